@@ -1,0 +1,366 @@
+"""`Example` and `Contrast`: which query, which positive keys and which negative keys define a feature.
+
+A text carries its marks as character spans, or inline:
+
+    The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]
+
+`[+` opens a positive key, `[-` a negative key, `[?` the query, and `]` closes them; `[[` is a literal `[`, and inside a
+mark `]]` is a literal `]`. Any other bracket is literal. On disk a contrast is JSON lines, one example a line, with an
+optional first line `{"contrast": name, "description": ...}`. Everything is checked here, before any model is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import html
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NoReturn, overload
+
+from qkprism.errors import QKPrismError
+
+Label = str | int | float | bool
+Labels = Mapping[str, Label]
+
+_TEXT_FIELDS = ("text", "query", "positive", "negative")
+_LINE_FIELDS = (*_TEXT_FIELDS, "twin", "weight", "group", "labels")
+_SPAN_FIELDS = ("span", "tokens", "labels", "target")
+_METADATA_FIELDS = ("contrast", "description")
+_MARKUP = re.compile(r"\[\[|\[[-+?]|\]\]|\]|\[|[^\[\]]+")
+SIDES = {"+": "positive key", "-": "negative key", "?": "query"}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A text, and where needed its counterfactual twin, with weight, group and labels.
+
+    >>> Example.parse("the jam is in Box [+Z]. The jam is in Box", twin="the pen is in Box [+Z]. The pen is in Box").weight
+    1.0
+    """
+
+    text: Text
+    twin: Text | None = None
+    weight: float = 1.0
+    group: str | None = None
+    labels: Labels = field(default_factory=dict, hash=False)
+    source: str = field(default="", compare=False)  # "file:line", for messages
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, Text) or not isinstance(self.twin, Text | None):
+            raise QKPrismError("an Example is made of Text; Example.parse reads a string with markup")
+        if type(self.weight) not in (int, float) or not 0 < self.weight < math.inf:
+            raise QKPrismError(f"weight is a finite number above 0, not {show(self.weight)}")
+        if self.group is not None and not isinstance(self.group, str):
+            raise QKPrismError(f"group is a string, not {show(self.group)}")
+        check_unicode(self.group or "")
+        object.__setattr__(self, "weight", float(self.weight))
+        object.__setattr__(self, "labels", checked_labels(self.labels))
+        self._check_sides()
+
+    def _check_sides(self) -> None:
+        if self.twin is not None and not self.twin.positive:
+            raise QKPrismError("the twin has no key; mark the key that answers the text's with [+...]")
+        if not self.text.positive:
+            raise QKPrismError("no positive key is marked; mark at least one with [+...] or in the field positive")
+        if self.twin is None and not self.text.negative:
+            raise QKPrismError(
+                "no negative key is marked; mark one with [-...] or in the field negative, or give a twin"
+            )
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        *,
+        twin: str | None = None,
+        weight: float = 1.0,
+        group: str | None = None,
+        labels: Labels | None = None,
+        source: str = "",
+    ) -> Example:
+        """Read an example from markup: `Example.parse("in Box [-O], in Box [+Z]. In [?Box]")`."""
+        parsed = None if twin is None else Text.parse(twin)
+        return cls(Text.parse(text), parsed, weight, group, labels or {}, source)
+
+    @property
+    def texts(self) -> tuple[Text, ...]:
+        """The text, and the twin if there is one."""
+        return (self.text,) if self.twin is None else (self.text, self.twin)
+
+
+@dataclass(frozen=True, repr=False)
+class Contrast:
+    """A named set of examples: what defines a feature.
+
+    >>> Contrast.from_texts("boxes", ["in Box [-O], in Box [+Z]. In [?Box]"])
+    Contrast('boxes', 1 example)
+    """
+
+    name: str
+    examples: tuple[Example, ...]
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+            raise QKPrismError(f"the name of a contrast is one line of printable text, not {show(self.name)}")
+        if not isinstance(self.description, str):
+            raise QKPrismError(f"the description of a contrast is a string, not {show(self.description)}")
+        check_unicode(self.description)
+        object.__setattr__(self, "examples", tuple(self.examples))
+        if not self.examples:
+            raise QKPrismError(f"the contrast {self.name!r} has no examples; it needs at least one")
+
+    @classmethod
+    def from_texts(cls, name: str, texts: Iterable[str], description: str = "") -> Contrast:
+        """Make a contrast of texts with markup, each with weight 1."""
+        examples = []
+        for number, text in enumerate(texts, start=1):
+            source = f"{name}:{number}"
+            examples.append(_located(source, Example.parse, text, source=source))
+        return cls(name, tuple(examples), description)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Contrast:
+        """Read JSON lines; without a metadata line the name is the file's stem."""
+        return _read(Path(path))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write JSON lines, all or nothing; `Contrast.read` gives the same contrast back."""
+        path = Path(path)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+        try:
+            with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(f"{_dump(record)}\n" for record in _records(self))
+            unfinished.replace(path)
+        except OSError as error:
+            raise QKPrismError(f"{path} cannot be written: {error.strerror}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __iter__(self) -> Iterator[Example]:
+        return iter(self.examples)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Contrast: ...
+    def __getitem__(self, index: int | slice) -> Example | Contrast:
+        if isinstance(index, slice):
+            return Contrast(self.name, self.examples[index], self.description)
+        return self.examples[index]
+
+    def __add__(self, other: object) -> Contrast:
+        """Pool the examples of two contrasts; the name is both names, or the one they share."""
+        if not isinstance(other, Contrast):
+            return NotImplemented
+        names, descriptions = (self.name, other.name), (self.description, other.description)
+        description = "; ".join(dict.fromkeys(filter(None, descriptions)))
+        return Contrast("+".join(dict.fromkeys(names)), self.examples + other.examples, description)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of name and examples, whatever the form of the file; description and source do not count."""
+        digest = hashlib.sha256(_dump(self.name).encode())
+        for example in self.examples:
+            digest.update(b"\n" + json.dumps(_example_record(example, _text_fields), sort_keys=True).encode())
+        return digest.hexdigest()
+
+    @property
+    def key_labels(self) -> tuple[str, ...]:
+        """The names of the labels that keys carry, in order of appearance."""
+        texts = (text for example in self.examples for text in example.texts)
+        spans = (span for text in texts for span in (*text.positive, *text.negative))
+        return tuple(dict.fromkeys(name for span in spans for name in span.labels))
+
+    def __repr__(self) -> str:
+        return f"Contrast({self.name!r}, {len(self)} example{'' if len(self) == 1 else 's'})"
+
+    def _repr_html_(self) -> str:
+        return _page(self)
+
+
+# JSON lines: reading
+
+
+def _read(path: Path) -> Contrast:
+    metadata: dict[str, Any] = {}
+    examples: list[Example] = []
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                source = f"{path}:{number}"
+                record = _located(source, _load, line, first=number == 1)
+                if not set(record).isdisjoint(_METADATA_FIELDS) and "text" not in record:
+                    metadata = _located(source, _metadata, record, first=not metadata and not examples)
+                else:
+                    examples.append(_located(source, _example, record, source))
+    except OSError as error:
+        raise QKPrismError(f"{path} cannot be read: {error.strerror}") from error
+    if not examples:
+        raise QKPrismError(f"{path}:{max(number, 1)}: no examples; a contrast file has one example a line")
+    name, description = metadata.get("contrast", path.stem), metadata.get("description", "")
+    return _located(f"{path}:1", Contrast, name, tuple(examples), description)
+
+
+def _located(source: str, function: Any, *arguments: Any, **options: Any) -> Any:
+    """Call a function; its errors then say where the input came from."""
+    try:
+        return function(*arguments, **options)
+    except QKPrismError as error:
+        raise QKPrismError(f"{source}: {error}") from error
+
+
+def _load(line: bytes, *, first: bool) -> dict[str, Any]:
+    if first and line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise QKPrismError("the file is UTF-16; save it as UTF-8")
+    try:
+        # A UTF-8 byte order mark, which some editors add, says nothing and is dropped.
+        text = line.decode("utf-8-sig" if first else "utf-8")
+        record = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise QKPrismError(f"not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}") from error
+    except json.JSONDecodeError as error:
+        raise QKPrismError(f"broken JSON at column {error.colno}: {error.msg}; a line is one JSON object") from error
+    except RecursionError as error:
+        raise QKPrismError("broken JSON: nested too deeply") from error
+    if not isinstance(record, dict):
+        raise QKPrismError(f'a line is a JSON object such as {{"text": ...}}, not {show(record)}')
+    return record
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        twice = next(name for index, (name, _) in enumerate(pairs) if name in dict(pairs[:index]))
+        raise QKPrismError(f"the field {twice!r} is given twice")
+    return record
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise QKPrismError(f"{constant} is not a number that JSON has; give a finite one")
+
+
+def _metadata(record: dict[str, Any], *, first: bool) -> dict[str, Any]:
+    if not first:
+        raise QKPrismError("metadata stands once, on the first line; every other line is an example with a field text")
+    _check_fields(record, _METADATA_FIELDS)
+    return record
+
+
+def _example(record: dict[str, Any], source: str) -> Example:
+    _check_fields(record, _LINE_FIELDS)
+    twin = record.get("twin")
+    if isinstance(twin, dict):
+        _check_fields(twin, _TEXT_FIELDS)
+        twin = _text(twin)
+    elif twin is not None:
+        twin = Text.parse(twin)
+    weight, group, labels = record.get("weight", 1.0), record.get("group"), record.get("labels", {})
+    return Example(_text(record), twin, weight, group, labels, source)
+
+
+def _text(record: dict[str, Any]) -> Text:
+    if "text" not in record:
+        raise QKPrismError(f"the field text is missing; the fields given are {', '.join(record) or 'none'}")
+    if set(record).isdisjoint(_TEXT_FIELDS[1:]):
+        return Text.parse(record["text"])
+    query = record.get("query")
+    sides = (_spans(record.get(side, []), side) for side in ("positive", "negative"))
+    return Text(record["text"], None if query is None else _span(query), *sides)
+
+
+def _spans(value: Any, side: str) -> tuple[Span, ...]:
+    if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], int)):
+        value = [value]  # one key need not be wrapped in a list
+    if not isinstance(value, list):
+        raise QKPrismError(f"{side} is a list of spans such as [[39, 40]], not {show(value)}")
+    return tuple(map(_span, value))
+
+
+def _span(value: Any) -> Span:
+    fields = value if isinstance(value, dict) else {"span": value}
+    _check_fields(fields, _SPAN_FIELDS)
+    if ("span" in fields) == ("tokens" in fields):
+        raise QKPrismError(f"a span has one of the fields span and tokens, not {show(value)}")
+    unit: Literal["char", "token"] = "char" if "span" in fields else "token"
+    bounds = fields["span" if unit == "char" else "tokens"]
+    if not isinstance(bounds, list) or len(bounds) != 2:
+        raise QKPrismError(f"a span is [start, end], not {show(bounds)}")
+    return Span(bounds[0], bounds[1], fields.get("labels", {}), fields.get("target", False), unit)
+
+
+def _check_fields(record: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    for name in record:
+        if name not in allowed:
+            nearest = difflib.get_close_matches(name, allowed, n=1, cutoff=0.0)[0]
+            raise QKPrismError(f"unknown field {name!r}, the nearest is {nearest!r} (allowed: {', '.join(allowed)})")
+
+
+# JSON lines: writing
+
+
+def _records(contrast: Contrast) -> Iterator[dict[str, Any]]:
+    description = {"description": contrast.description} if contrast.description else {}
+    yield {"contrast": contrast.name, **description}
+    for example in contrast.examples:
+        yield _example_record(example, _text_record)
+
+
+def _example_record(example: Example, write: Any) -> dict[str, Any]:
+    record = dict(write(example.text))
+    if example.twin is not None:
+        record["twin"] = write(example.twin)
+    optional = {"weight": example.weight, "group": example.group, "labels": dict(example.labels)}
+    defaults = {"weight": 1.0, "group": None, "labels": {}}
+    return record | {name: value for name, value in optional.items() if value != defaults[name]}
+
+
+def _text_record(text: Text) -> dict[str, Any]:
+    return _text_fields(text) if text.beyond_markup() else {"text": text.markup()}
+
+
+def _text_fields(text: Text) -> dict[str, Any]:
+    query = {} if text.query is None else {"query": _span_record(text.query)}
+    sides = {side: [_span_record(span) for span in getattr(text, side)] for side in ("positive", "negative")}
+    return {"text": text.text} | query | {side: spans for side, spans in sides.items() if spans}
+
+
+def _span_record(span: Span) -> Any:
+    bounds = [span.start, span.end]
+    if span.unit == "char" and not span.labels and not span.target:
+        return bounds
+    place = {"span" if span.unit == "char" else "tokens": bounds}
+    labels = {"labels": dict(span.labels)} if span.labels else {}
+    return place | labels | ({"target": True} if span.target else {})
+
+
+def _dump(record: Any) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+# Messages and notebooks
+
+
+def _page(contrast: Contrast, shown: int = 5) -> str:
+    rows = []
+    for example in contrast.examples[:shown]:
+        rows.append("<li>" + "<br>twin: ".join(map(marked_html, example.texts)) + "</li>")
+    more = f"<p>and {len(contrast) - shown} more</p>" if len(contrast) > shown else ""
+    title = f"<b>{html.escape(contrast.name)}</b> ({len(contrast)} examples) {html.escape(contrast.description)}"
+    legend = " ".join(chip(sign, name) for sign, name in SIDES.items())
+    return f"<div><p>{title} {legend}</p><ol style='max-height:20em;overflow:auto'>{''.join(rows)}</ol>{more}</div>"
+
+

@@ -1,0 +1,338 @@
+"""Moments: the additive sums of query and key vectors that every feature is computed from (paper, section 3).
+
+For one contrast and the chosen heads of one layer. An example gives a query q and a key difference
+d = (mean positive key) - (mean negative key), so that it weighs 1 on each side however many keys it has, and
+
+    dC = C+ - C- = sum w q d^T / sum w.
+
+How an example gives q and d is its reading:
+
+    plain      q, d = mean k+ - mean k-                     one text
+    paired     q = q_A,             d = k_A - k_B           a text A and its twin B
+    symmetric  q = (q_A - q_B) / 2, d = k_A - k_B           a double difference
+    matched    sum of (q_A, k_A) and (q_B, -k_B)            two products an example: two slots
+
+Sums are additive, so they stream, merge with `+`, are checkpointed and all-reduced. The sums that define
+results are float64; copies for the null and the folds of the held-out test are float32, each addition a chunk
+that was summed in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from qkprism.errors import QKPrismError
+
+Reading = Literal["plain", "paired", "symmetric", "matched"]
+READINGS: tuple[Reading, ...] = ("plain", "paired", "symmetric", "matched")
+
+N_FOLDS = 8
+N_FLIPS = 4
+N_SHUFFLES = 4
+MAX_CELLS = 2048
+
+
+def slots_of(reading: Reading) -> int:
+    """How many products q d^T an example of this reading contributes."""
+    return 2 if reading == "matched" else 1
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Weighted sums over examples, for one contrast and the heads of one layer; `a + b` is the sums of both.
+
+    `kv_index` maps each head to its place on the kv_head axis: under grouped-query attention heads share keys.
+    """
+
+    reading: Reading
+    kv_index: tuple[int, ...]
+    count: Float64[Tensor, " fold"]
+    weight: Float64[Tensor, " fold"]
+    weight_square: Float64[Tensor, " fold"]
+    query: Float64[Tensor, "slot fold head d_head"]
+    difference: Float64[Tensor, "slot fold kv_head d_head"]
+    product: Float64[Tensor, "head d_head d_head"]
+    fold_product: Float[Tensor, "fold head d_head d_head"]
+    positive: Float64[Tensor, "kv_head d_head"]
+    positive_product: Float64[Tensor, "head d_head d_head"]
+    query_square: Float64[Tensor, "head d_head d_head"]
+    difference_square: Float64[Tensor, "kv_head d_head d_head"]
+    flip_weight: Float64[Tensor, " flip"]
+    flip_query: Float64[Tensor, "flip slot head d_head"]
+    flip_difference: Float64[Tensor, "flip slot kv_head d_head"]
+    flip_product: Float[Tensor, "flip head d_head d_head"]
+    shuffle_difference: Float64[Tensor, "shuffle slot kv_head d_head"]
+    shuffle_product: Float[Tensor, "shuffle head d_head d_head"]
+    key_freedom: Float64[Tensor, ""]
+    key_within: Float64[Tensor, "kv_head d_head d_head"]
+    cell_weight: Float64[Tensor, " cell"]
+    cell_sum: Float64[Tensor, "cell kv_head d_head"]
+    cell_square: Float64[Tensor, "kv_head d_head d_head"]
+
+    @classmethod
+    def zeros(
+        cls, kv_index: Sequence[int], d_head: int, *, reading: Reading = "plain", n_cells: int = 0, device: str = "cpu"
+    ) -> Moments:
+        """Sums of nothing."""
+        head, kv, d, slot = len(kv_index), max(kv_index) + 1, d_head, slots_of(reading)
+
+        def double(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        def single(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float32, device=device)
+
+        return cls(
+            reading=reading,
+            kv_index=tuple(kv_index),
+            count=double(N_FOLDS),
+            weight=double(N_FOLDS),
+            weight_square=double(N_FOLDS),
+            query=double(slot, N_FOLDS, head, d),
+            difference=double(slot, N_FOLDS, kv, d),
+            product=double(head, d, d),
+            fold_product=single(N_FOLDS, head, d, d),
+            positive=double(kv, d),
+            positive_product=double(head, d, d),
+            query_square=double(head, d, d),
+            difference_square=double(kv, d, d),
+            flip_weight=double(N_FLIPS),
+            flip_query=double(N_FLIPS, slot, head, d),
+            flip_difference=double(N_FLIPS, slot, kv, d),
+            flip_product=single(N_FLIPS, head, d, d),
+            shuffle_difference=double(N_SHUFFLES, slot, kv, d),
+            shuffle_product=single(N_SHUFFLES, head, d, d),
+            key_freedom=double(),
+            key_within=double(kv, d, d),
+            cell_weight=double(n_cells),
+            cell_sum=double(n_cells, kv, d),
+            cell_square=double(kv, d, d),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The sums by name: what is stored, sent and added."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Moments:
+        """The same moments with other sums."""
+        return replace(self, **tensors)  # type: ignore[arg-type]
+
+    def to(self, device: str | torch.device) -> Moments:
+        """A copy on another device."""
+        return self.with_tensors({name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def __add__(self, other: Moments) -> Moments:
+        ours, theirs = self.tensors(), other.tensors()
+        if self.reading != other.reading or self.kv_index != other.kv_index:
+            raise QKPrismError("Moments of different readings or heads cannot be added.")
+        if any(ours[name].shape != theirs[name].shape for name in ours):
+            raise QKPrismError("Moments of different head sizes or label cells cannot be added.")
+        return self.with_tensors({name: ours[name] + theirs[name] for name in ours})
+
+    @property
+    def n_examples(self) -> int:
+        return int(self.count.sum())
+
+    @property
+    def n_effective(self) -> float:
+        """(sum w)^2 / sum w^2: how many equally weighted examples tell as much."""
+        return float(self.weight.sum() ** 2 / self.weight_square.sum()) if self.n_examples else 0.0
+
+    @property
+    def n_heads(self) -> int:
+        return len(self.kv_index)
+
+    @property
+    def d_head(self) -> int:
+        return self.product.shape[-1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with the vectors of some examples, the same for every layer and head.
+
+    `coefficient` turns the marked keys of an example into its rows: one a slot, the mean positive key, and the
+    slots of each shuffle. `share` is 1/m for each of its m marked keys. A padded key has zeros in both.
+    """
+
+    reading: Reading
+    weight: Float64[Tensor, " example"]
+    fold: Int[Tensor, " example"]
+    sign: Float64[Tensor, "flip example"]
+    coefficient: Float64[Tensor, "row example key"]
+    share: Float64[Tensor, "example key"]
+    cell: Int[Tensor, "example key"]
+
+    def to(self, device: str | torch.device) -> Plan:
+        """A copy on another device."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: v.to(device) for k, v in moved.items() if isinstance(v, Tensor)})
+
+
+def make_plan(
+    *,
+    side: Int[Tensor, "example key"],
+    text: Int[Tensor, "example key"],
+    cell: Int[Tensor, "example key"],
+    weight: Float[Tensor, " example"],
+    fold: Int[Tensor, " example"],
+    index: Sequence[int],
+    reading: Reading,
+    seed: int,
+) -> Plan:
+    """The plan for some examples: `side` is +1, -1 or 0 (padding), `text` 0 or 1 (the twin), `cell` -1 if none.
+
+    Random signs and shuffles depend on the seed and the example's own index alone, never on the batch.
+    """
+    rngs = [np.random.default_rng((seed, i)) for i in index]
+    sign = torch.tensor(np.array([rng.choice([-1.0, 1.0], N_FLIPS) for rng in rngs]).T)
+    swap = torch.tensor(np.array([rng.choice([-1.0, 1.0], N_SHUFFLES) for rng in rngs]).T)
+    order = torch.tensor(np.array([rng.random((N_SHUFFLES, side.shape[1])) for rng in rngs]))
+    rows = list(_slot_rows(side, text, reading))
+    rows.append(_mean_row((side > 0) & (text == 0)))
+    for shuffle in range(N_SHUFFLES):
+        if reading == "plain":
+            rows.extend(_slot_rows(_shuffled(side, order[:, shuffle]), text, reading))
+        else:  # exchanging text and twin turns every product around
+            rows.extend(row * swap[shuffle][:, None] for row in _slot_rows(side, text, reading))
+    return Plan(reading, weight.double(), fold, sign, torch.stack(rows), _mean_row(side != 0), cell)
+
+
+def _mean_row(chosen: Tensor) -> Float64[Tensor, "example key"]:
+    return chosen.double() / chosen.sum(1, keepdim=True).clamp(min=1)
+
+
+def _slot_rows(side: Tensor, text: Tensor, reading: Reading) -> list[Tensor]:
+    """The coefficients of the keys in each slot's d."""
+    if reading == "plain":
+        return [_mean_row(side > 0) - _mean_row(side < 0)]
+    ours, twins = _mean_row((side > 0) & (text == 0)), _mean_row((side > 0) & (text == 1))
+    return [ours, -twins] if reading == "matched" else [ours - twins]
+
+
+def _shuffled(side: Tensor, order: Tensor) -> Tensor:
+    """Deal the sides of each example anew among its keys, in random order."""
+    rank = order.masked_fill(side == 0, torch.inf).argsort(1).argsort(1)
+    dealt = torch.where(rank < (side > 0).sum(1, keepdim=True), 1, -1)
+    return dealt * (side != 0)
+
+
+def slot_queries(
+    query: Float[Tensor, "example text head d_head"], reading: Reading
+) -> Float[Tensor, "slot example head d_head"]:
+    """The query of each slot."""
+    if reading in ("plain", "paired"):
+        return query[None, :, 0]
+    if reading == "symmetric":
+        return (query[None, :, 0] - query[None, :, 1]) / 2
+    return torch.stack([query[:, 0], query[:, 1]])
+
+
+def reduce_keys(
+    moments: Moments, key: Float[Tensor, "example key kv_head d_head"], plan: Plan
+) -> Float[Tensor, "row example kv_head d_head"]:
+    """Add what needs the single keys (within examples, within cells) and return the rows that go with queries."""
+    key = key.double()
+    moments.key_freedom.add_(((plan.share > 0).sum(1) - 1).clamp(min=0).sum())
+    mean = einsum(plan.share, key, "example key, example key kv d -> example kv d")
+    spread = (key - mean[:, None]) * (plan.weight[:, None] * plan.share).sqrt()[..., None, None]
+    moments.key_within.add_(_square(spread.flatten(0, 1)))
+    if len(moments.cell_weight) and bool((inside := plan.cell >= 0).any()):
+        mass, cell = (plan.weight[:, None] * plan.share)[inside], plan.cell[inside]
+        weighted = key[inside] * mass[:, None, None]
+        moments.cell_weight.index_add_(0, cell, mass)
+        moments.cell_sum.index_add_(0, cell, weighted)
+        moments.cell_square.add_(_square(key[inside] * mass.sqrt()[:, None, None]))
+    return einsum(plan.coefficient, key, "row example key, example key kv d -> row example kv d")
+
+
+def _square(vectors: Float64[Tensor, "row kv_head d_head"]) -> Float64[Tensor, "kv_head d_head d_head"]:
+    rows = rearrange(vectors, "row kv d -> kv row d")
+    return rows.mT @ rows
+
+
+def accumulate(
+    moments: Moments,
+    query: Float[Tensor, "example text head d_head"],
+    rows: Float[Tensor, "row example kv_head d_head"],
+    plan: Plan,
+) -> None:
+    """Add the products of queries and key rows (from `reduce_keys`) of some examples."""
+    kv = torch.tensor(moments.kv_index, device=query.device)
+    slots = slots_of(plan.reading)
+    q = rearrange(slot_queries(query.double(), plan.reading), "slot example head d -> slot head example d")
+    d = rearrange(rows.double(), "row example kv d -> row kv example d")
+    w, difference, positive, shuffles = plan.weight, d[:slots], d[slots], d[slots + 1 :]
+    weighted = q * w[:, None]
+    _add_folds(moments, weighted, difference, kv, plan)
+    moments.product.add_((weighted.mT @ difference[:, kv]).sum(0))
+    moments.positive.add_((positive * w[:, None]).sum(1))
+    moments.positive_product.add_(weighted[0].mT @ positive[kv])
+    texts = rearrange(query.double(), "example text head d -> head (example text) d")
+    repeated = w.repeat_interleave(query.shape[1])[:, None] / query.shape[1]
+    moments.query_square.add_((texts * repeated).mT @ texts)
+    whole = difference.sum(0)
+    moments.difference_square.add_((whole * w[:, None]).mT @ whole)
+    _add_nulls(moments, weighted, difference, shuffles, kv, plan)
+
+
+def _add_folds(moments: Moments, weighted: Tensor, difference: Tensor, kv: Tensor, plan: Plan) -> None:
+    moments.count.index_add_(0, plan.fold, torch.ones_like(plan.weight))
+    moments.weight.index_add_(0, plan.fold, plan.weight)
+    moments.weight_square.index_add_(0, plan.fold, plan.weight**2)
+    for fold in plan.fold.unique().tolist():
+        chosen = plan.fold == fold
+        q, d = weighted[:, :, chosen], difference[:, :, chosen]
+        moments.query[:, fold] += q.sum(2)
+        moments.difference[:, fold] += (d * plan.weight[chosen][:, None]).sum(2)
+        moments.fold_product[fold] += (q.mT @ d[:, kv]).sum(0).float()
+
+
+def _add_nulls(
+    moments: Moments, weighted: Tensor, difference: Tensor, shuffles: Tensor, kv: Tensor, plan: Plan
+) -> None:
+    """Sign-flipped copies, in which no query belongs to its difference, and copies with the sides shuffled."""
+    slots = slots_of(plan.reading)
+    moments.flip_weight.add_(plan.sign @ plan.weight)
+    for flip, sign in enumerate(plan.sign):
+        flipped = weighted * sign[:, None]
+        moments.flip_query[flip] += flipped.sum(2)
+        moments.flip_difference[flip] += (difference * (sign * plan.weight)[:, None]).sum(2)
+        moments.flip_product[flip] += _single_product(flipped, difference[:, kv])
+    for shuffle in range(N_SHUFFLES):
+        d = shuffles[shuffle * slots : (shuffle + 1) * slots]
+        moments.shuffle_difference[shuffle] += (d * plan.weight[:, None]).sum(2)
+        moments.shuffle_product[shuffle] += _single_product(weighted, d[:, kv])
+
+
+def _single_product(q: Float64[Tensor, "slot head example d_head"], d: Tensor) -> Float[Tensor, "head d_head d_head"]:
+    return (q.float().mT @ d.float()).sum(0)
+
+
+def assign_folds(groups: Sequence[str | int], seed: int = 0) -> list[int]:
+    """A fold for each example; a group is never split, folds are as even as that allows.
+
+    >>> assign_folds(["a", "b", "a"])[0] == assign_folds(["a", "b", "a"])[2]
+    True
+    """
+    names = list(dict.fromkeys(groups))
+    sizes = {name: 0 for name in names}
+    for name in groups:
+        sizes[name] += 1
+    shuffled = [names[i] for i in np.random.default_rng((seed, len(names))).permutation(len(names))]
+    shuffled.sort(key=lambda name: -sizes[name])
+    load = [0] * N_FOLDS
+    chosen: dict[str | int, int] = {}
+    for name in shuffled:
+        fold = min(range(N_FOLDS), key=lambda f: (load[f], f))
+        chosen[name] = fold
+        load[fold] += sizes[name]
+    return [chosen[name] for name in groups]

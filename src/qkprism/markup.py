@@ -1,0 +1,235 @@
+"""`Text`: a prompt with a marked query, positive keys and negative keys, as character spans or as inline markup.
+
+    The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]
+
+`[+` opens a positive key, `[-` a negative key, `[?` the query, and `]` closes them; `[[` is a literal `[`, and inside a
+mark `]]` is a literal `]`. Any other bracket is literal. Marks do not nest, are not empty, and there is one query.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from qkprism.errors import QKPrismError
+
+Label = str | int | float | bool
+Labels = Mapping[str, Label]
+
+SIDES = {"+": "positive key", "-": "negative key", "?": "query"}
+_MARKUP = re.compile(r"\[\[|\[[-+?]|\]\]|\]|\[|[^\[\]]+")
+_COLOURS = {
+    "+": "#9ecae1",
+    "-": "#fdbe85",
+    "?": "#d0d0d0",
+}  # blue, orange, grey: told apart by every kind of colour vision
+
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters (or, with `unit="token"`, tokens of the final encoding) from `start` up to but without `end`.
+
+    >>> Span(39, 40, labels={"order": 1}, target=True)
+    Span(start=39, end=40, labels={'order': 1}, target=True, unit='char')
+    """
+
+    start: int
+    end: int
+    labels: Labels = field(default_factory=dict, hash=False)
+    target: bool = False
+    unit: Literal["char", "token"] = "char"
+
+    def __post_init__(self) -> None:
+        given = (self.start, self.end)
+        if not all(type(bound) is int for bound in given) or not 0 <= self.start < self.end:
+            raise QKPrismError(
+                f"a span is [start, end] in whole numbers with 0 <= start < end, not {show(list(given))}"
+            )
+        if type(self.target) is not bool:
+            raise QKPrismError(f"target is true or false, not {show(self.target)}")
+        if self.unit not in ("char", "token"):
+            raise QKPrismError(f"the unit of a span is 'char' or 'token', not {self.unit!r}")
+        object.__setattr__(self, "labels", checked_labels(self.labels))
+
+    def __str__(self) -> str:
+        return f"{'tokens ' if self.unit == 'token' else ''}[{self.start}, {self.end}]"
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """What the span covers, without its labels; spans are sorted by it."""
+        return (self.unit, self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt with its marks; keys are kept in the order of the text.
+
+    >>> Text.parse("in Box [-O], in Box [+Z]. In [?Box]").positive
+    (Span(start=17, end=18, labels={}, target=False, unit='char'),)
+    """
+
+    text: str
+    query: Span | None = None
+    positive: tuple[Span, ...] = ()
+    negative: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text:
+            raise QKPrismError(f"a text is a string with at least one character, not {show(self.text)}")
+        check_unicode(self.text)
+        for side in ("positive", "negative"):
+            spans = tuple(sorted(getattr(self, side), key=lambda span: span.place))
+            object.__setattr__(self, side, spans)
+        self._check_spans()
+
+    def _check_spans(self) -> None:
+        for sign, span in self.marks:
+            if span.unit == "char" and span.end > len(self.text):
+                size = f"the text, which has {len(self.text)} characters"
+                raise QKPrismError(f"the {SIDES[sign]} {span} reaches beyond {size}")
+        places: dict[tuple[str, int, int], str] = {}
+        for side, span in [
+            *(("positive", span) for span in self.positive),
+            *(("negative", span) for span in self.negative),
+        ]:
+            other = places.setdefault(span.place, side)
+            if other != side:
+                raise QKPrismError(f"{span} is marked as a positive and as a negative key; it can be only one of them")
+        if len(places) < len(self.positive) + len(self.negative):
+            raise QKPrismError("a key is marked twice; mark each key once")
+        targets = [span for span in self.negative if span.target]
+        if len(targets) > 1:
+            raise QKPrismError(f"{len(targets)} keys are marked as target; an intervention has one")
+        if any(span.target for span in self.positive) or (self.query is not None and self.query.target):
+            raise QKPrismError(
+                "only a negative key can be the target: the positive key is what an intervention replaces"
+            )
+
+    @property
+    def marks(self) -> tuple[tuple[str, Span], ...]:
+        """Every mark as (sign, span): `?` the query, `+` positive keys, `-` negative keys."""
+        query = (("?", self.query),) if self.query is not None else ()
+        return (*query, *(("+", span) for span in self.positive), *(("-", span) for span in self.negative))
+
+    @classmethod
+    def parse(cls, markup: str) -> Text:
+        """Read inline marks: `The jam is in Box [+Z]. The jam is in [?Box]`."""
+        if not isinstance(markup, str):
+            raise QKPrismError(f"a text is a string, not {show(markup)}")
+        pieces: list[str] = []
+        spans: dict[str, list[Span]] = {sign: [] for sign in SIDES}
+        sign, start, length = "", 0, 0
+        for match in _MARKUP.finditer(markup):
+            piece = match[0]
+            if piece == "[[":
+                piece = "["
+            elif len(piece) == 2 and piece[0] == "[":
+                _refuse_nested(markup, sign, match.start())
+                sign, start, piece = piece[1], length, ""
+            elif piece == "]]" and sign:
+                piece = "]"
+            elif piece == "]" and sign:
+                spans[sign].append(_marked(markup, sign, start, length, match.end()))
+                sign, piece = "", ""
+            pieces.append(piece)
+            length += len(piece)
+        if sign:
+            opened = excerpt("".join(pieces)[start:])
+            raise QKPrismError(f"the mark [{sign}{opened} is never closed by ']'; a literal '[' is written '[['")
+        if len(spans["?"]) > 1:
+            raise QKPrismError(f"{len(spans['?'])} queries are marked with [?; a text has one")
+        query = spans["?"][0] if spans["?"] else None
+        return cls("".join(pieces), query, tuple(spans["+"]), tuple(spans["-"]))
+
+    def markup(self) -> str:
+        """Write the marks inline, the inverse of `parse`; labels, targets, token spans and overlaps need the fields."""
+        reason = self.beyond_markup()
+        if reason:
+            raise QKPrismError(f"markup cannot say {reason}; write the fields query, positive and negative instead")
+        pieces, end = [], 0
+        for sign, span in sorted(self.marks, key=lambda mark: mark[1].start):
+            inside = _escape(self.text[span.start : span.end]).replace("]", "]]")
+            pieces += [_escape(self.text[end : span.start]), f"[{sign}{inside}]"]
+            end = span.end
+        return "".join([*pieces, _escape(self.text[end:])])
+
+    def beyond_markup(self) -> str:
+        spans = sorted((span for _, span in self.marks), key=lambda span: span.start)
+        if any(span.unit == "token" for span in spans):
+            return "token spans"
+        if any(span.labels or span.target for span in spans):
+            return "the labels or the target of a key"
+        if any(after.start < before.end for before, after in pairwise(spans)):
+            return "overlapping marks"
+        if any(self.text[span.end : span.end + 1] == "]" for span in spans):
+            return "a mark directly before a literal ']'"
+        return ""
+
+
+def _escape(text: str) -> str:
+    """Double each `[` that would otherwise open something."""
+    return re.sub(r"\[(?=[-+?\[]|\Z)", "[[", text)
+
+
+def _refuse_nested(markup: str, sign: str, at: int) -> None:
+    if sign:
+        where = excerpt(markup[at:])
+        raise QKPrismError(f"the mark {where} opens inside a [{sign} mark; marks cannot nest, a literal '[' is '[['")
+
+
+def _marked(markup: str, sign: str, start: int, end: int, at: int) -> Span:
+    if start == end:
+        raise QKPrismError(
+            f"the mark [{sign}] before {excerpt(markup[at:])!r} is empty; a literal '[' is written '[['"
+        )
+    return Span(start, end)
+
+
+def checked_labels(labels: Any) -> dict[str, Label]:
+    if not isinstance(labels, Mapping):
+        raise QKPrismError(f'labels are names with values, such as {{"order": 1}}, not {show(labels)}')
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float):
+            raise QKPrismError(f"the label {name!r} is a string, a number, true or false, not {show(value)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise QKPrismError(f"the label {name!r} is {value}; give a finite number")
+        check_unicode(f"{name}{value}")
+    return dict(labels)
+
+
+def check_unicode(text: str) -> None:
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise QKPrismError(f"{show(text)} holds half of a surrogate pair, which is no character")
+
+
+def excerpt(text: str, limit: int = 40) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def show(value: Any) -> str:
+    return excerpt(repr(value), 60)
+
+
+def marked_html(text: Text) -> str:
+    edges = {0, len(text.text)}
+    for _, span in text.marks:
+        edges |= {span.start, span.end} if span.unit == "char" else set()
+    cuts = sorted(edges)
+    pieces = []
+    for start, end in pairwise(cuts):
+        signs = [sign for sign, span in text.marks if span.unit == "char" and span.start <= start and end <= span.end]
+        piece = text.text[start:end]
+        pieces.append(chip("".join(signs), piece) if signs else html.escape(piece))
+    tokens = [chip(sign, str(span)) for sign, span in text.marks if span.unit == "token"]
+    return " ".join(["".join(pieces), *tokens])
+
+
+def chip(signs: str, text: str) -> str:
+    style = f"background:{_COLOURS[signs[-1]]};color:#000;padding:0 2px;border-radius:2px"
+    return f"<span style='{style}'>{html.escape(text)}<sup>{html.escape(signs)}</sup></span>"
