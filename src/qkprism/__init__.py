@@ -1,1 +1,38 @@
-"""qkprism."""
+"""qkprism: why did this attention head attend to that token?
+
+    import qkprism as qk
+    model    = qk.load("smollm2")
+    contrast = qk.Contrast.read("examples/boxes.jsonl")
+    heads    = qk.find_heads(model, contrast)
+    features = qk.decompose(model, contrast, heads=heads.top(8))
+"""
+
+from qkprism.contrasts import Contrast, Example
+from qkprism.core.feature_set import Features
+from qkprism.core.features import Feature
+from qkprism.core.moments import Moments
+from qkprism.core.scores import HeadScores
+from qkprism.core.vectors import Vectors, decompose_vector_sets, decompose_vectors
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.models.loading import load
+from qkprism.models.model import Model
+from qkprism.pipeline import decompose, find_heads
+
+__all__ = [
+    "Contrast",
+    "Example",
+    "Feature",
+    "Features",
+    "Head",
+    "HeadScores",
+    "Model",
+    "Moments",
+    "QKPrismError",
+    "Vectors",
+    "decompose",
+    "decompose_vector_sets",
+    "decompose_vectors",
+    "find_heads",
+    "load",
+]

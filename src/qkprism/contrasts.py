@@ -1,12 +1,13 @@
 """`Example` and `Contrast`: which query, which positive keys and which negative keys define a feature.
 
-A text carries its marks as character spans, or inline:
+On disk a contrast is JSON lines, one example a line, with an optional first line of metadata:
 
-    The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]
+    {"contrast": "boxes", "description": "which box holds the object"}
+    {"text": "The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]", "labels": {"entity": "jam"}}
+    {"text": "the jam is in Box [+Z]. The jam is in Box", "twin": "the pen is in Box [+Z]. The pen is in Box"}
 
-`[+` opens a positive key, `[-` a negative key, `[?` the query, and `]` closes them; `[[` is a literal `[`, and inside a
-mark `]]` is a literal `]`. Any other bracket is literal. On disk a contrast is JSON lines, one example a line, with an
-optional first line `{"contrast": name, "description": ...}`. Everything is checked here, before any model is loaded.
+A text without the fields query, positive and negative is read as markup, with any of them it is literal; a twin is read
+by the same rule on its own. All is checked here, before any model is loaded, and an error names file, line and reason.
 """
 
 from __future__ import annotations
@@ -15,39 +16,46 @@ import difflib
 import hashlib
 import html
 import json
-import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
 from qkprism.errors import QKPrismError
+from qkprism.markup import SIDES, Label, Labels, Span, Text, check_unicode, checked_labels, chip, marked_html, show
 
-Label = str | int | float | bool
-Labels = Mapping[str, Label]
+__all__ = ["Contrast", "Example", "Label", "Labels", "Span", "Text", "located"]
 
 _TEXT_FIELDS = ("text", "query", "positive", "negative")
 _LINE_FIELDS = (*_TEXT_FIELDS, "twin", "weight", "group", "labels")
 _SPAN_FIELDS = ("span", "tokens", "labels", "target")
 _METADATA_FIELDS = ("contrast", "description")
-_MARKUP = re.compile(r"\[\[|\[[-+?]|\]\]|\]|\[|[^\[\]]+")
-SIDES = {"+": "positive key", "-": "negative key", "?": "query"}
+_TYPES = {"weight": ((int, float), "a number"), "target": ((bool,), "true or false")}  # the others are strings
+
+
+@contextmanager
+def located(source: str) -> Iterator[None]:
+    """Let errors say where the input came from."""
+    try:
+        yield
+    except QKPrismError as error:
+        raise QKPrismError(f"{source}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
     """A text, and where needed its counterfactual twin, with weight, group and labels.
 
-    >>> Example.parse("the jam is in Box [+Z]. The jam is in Box", twin="the pen is in Box [+Z]. The pen is in Box").weight
-    1.0
+    >>> Example.parse("the jam is in Box [+Z]. The jam is", twin="the pen is in Box [+Z]. The pen is", group="a").group
+    'a'
     """
 
     text: Text
     twin: Text | None = None
-    weight: float = 1.0
+    weight: int | float = 1.0  # kept as float
     group: str | None = None
     labels: Labels = field(default_factory=dict, hash=False)
     source: str = field(default="", compare=False)  # "file:line", for messages
@@ -55,10 +63,8 @@ class Example:
     def __post_init__(self) -> None:
         if not isinstance(self.text, Text) or not isinstance(self.twin, Text | None):
             raise QKPrismError("an Example is made of Text; Example.parse reads a string with markup")
-        if type(self.weight) not in (int, float) or not 0 < self.weight < math.inf:
-            raise QKPrismError(f"weight is a finite number above 0, not {show(self.weight)}")
-        if self.group is not None and not isinstance(self.group, str):
-            raise QKPrismError(f"group is a string, not {show(self.group)}")
+        if not 1e-30 <= self.weight <= 1e30:  # what float32 holds with room to spare
+            raise QKPrismError(f"weight is a finite number above 0, from 1e-30 to 1e30, not {show(self.weight)}")
         check_unicode(self.group or "")
         object.__setattr__(self, "weight", float(self.weight))
         object.__setattr__(self, "labels", checked_labels(self.labels))
@@ -80,7 +86,7 @@ class Example:
         text: str,
         *,
         twin: str | None = None,
-        weight: float = 1.0,
+        weight: int | float = 1.0,
         group: str | None = None,
         labels: Labels | None = None,
         source: str = "",
@@ -108,10 +114,8 @@ class Contrast:
     description: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+        if not self.name.strip() or not self.name.isprintable():
             raise QKPrismError(f"the name of a contrast is one line of printable text, not {show(self.name)}")
-        if not isinstance(self.description, str):
-            raise QKPrismError(f"the description of a contrast is a string, not {show(self.description)}")
         check_unicode(self.description)
         object.__setattr__(self, "examples", tuple(self.examples))
         if not self.examples:
@@ -123,7 +127,8 @@ class Contrast:
         examples = []
         for number, text in enumerate(texts, start=1):
             source = f"{name}:{number}"
-            examples.append(_located(source, Example.parse, text, source=source))
+            with located(source):
+                examples.append(Example.parse(text, source=source))
         return cls(name, tuple(examples), description)
 
     @classmethod
@@ -195,32 +200,28 @@ class Contrast:
 def _read(path: Path) -> Contrast:
     metadata: dict[str, Any] = {}
     examples: list[Example] = []
-    number = 0
+    for number, line in _lines(path):
+        source = f"{path}:{number}"
+        with located(source):
+            record = _load(line, first=number == 1)
+            if "text" not in record and not set(record).isdisjoint(_METADATA_FIELDS):
+                metadata = _metadata(record, first=not metadata and not examples)
+            else:
+                examples.append(_example(record, source))
+    with located(f"{path}:1"):
+        if not examples:
+            raise QKPrismError('the file has no examples; write one a line, such as {"text": "... [-O] ... [+Z] ..."}')
+        name, description = _typed(metadata, "contrast", path.stem), _typed(metadata, "description", "")
+        return Contrast(name, tuple(examples), description)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of every line that is not blank."""
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                source = f"{path}:{number}"
-                record = _located(source, _load, line, first=number == 1)
-                if not set(record).isdisjoint(_METADATA_FIELDS) and "text" not in record:
-                    metadata = _located(source, _metadata, record, first=not metadata and not examples)
-                else:
-                    examples.append(_located(source, _example, record, source))
+            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     except OSError as error:
         raise QKPrismError(f"{path} cannot be read: {error.strerror}") from error
-    if not examples:
-        raise QKPrismError(f"{path}:{max(number, 1)}: no examples; a contrast file has one example a line")
-    name, description = metadata.get("contrast", path.stem), metadata.get("description", "")
-    return _located(f"{path}:1", Contrast, name, tuple(examples), description)
-
-
-def _located(source: str, function: Any, *arguments: Any, **options: Any) -> Any:
-    """Call a function; its errors then say where the input came from."""
-    try:
-        return function(*arguments, **options)
-    except QKPrismError as error:
-        raise QKPrismError(f"{source}: {error}") from error
 
 
 def _load(line: bytes, *, first: bool) -> dict[str, Any]:
@@ -228,14 +229,14 @@ def _load(line: bytes, *, first: bool) -> dict[str, Any]:
         raise QKPrismError("the file is UTF-16; save it as UTF-8")
     try:
         # A UTF-8 byte order mark, which some editors add, says nothing and is dropped.
-        text = line.decode("utf-8-sig" if first else "utf-8")
+        text = line.decode("utf-8-sig" if first else "utf-8").strip()
         record = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise QKPrismError(f"not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}") from error
     except json.JSONDecodeError as error:
         raise QKPrismError(f"broken JSON at column {error.colno}: {error.msg}; a line is one JSON object") from error
-    except RecursionError as error:
-        raise QKPrismError("broken JSON: nested too deeply") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets of thousands of levels
+        raise QKPrismError(f"broken JSON: {error}") from error
     if not isinstance(record, dict):
         raise QKPrismError(f'a line is a JSON object such as {{"text": ...}}, not {show(record)}')
     return record
@@ -263,23 +264,22 @@ def _metadata(record: dict[str, Any], *, first: bool) -> dict[str, Any]:
 def _example(record: dict[str, Any], source: str) -> Example:
     _check_fields(record, _LINE_FIELDS)
     twin = record.get("twin")
-    if isinstance(twin, dict):
+    if twin is not None:
+        twin = twin if isinstance(twin, dict) else {"text": twin}
         _check_fields(twin, _TEXT_FIELDS)
-        twin = _text(twin)
-    elif twin is not None:
-        twin = Text.parse(twin)
-    weight, group, labels = record.get("weight", 1.0), record.get("group"), record.get("labels", {})
-    return Example(_text(record), twin, weight, group, labels, source)
+    weight, group = _typed(record, "weight", 1.0), _typed(record, "group", None)
+    labels = checked_labels(record.get("labels", {}))
+    return Example(_text(record), None if twin is None else _text(twin), weight, group, labels, source)
 
 
 def _text(record: dict[str, Any]) -> Text:
     if "text" not in record:
         raise QKPrismError(f"the field text is missing; the fields given are {', '.join(record) or 'none'}")
+    text, query = _typed(record, "text", ""), record.get("query")
     if set(record).isdisjoint(_TEXT_FIELDS[1:]):
-        return Text.parse(record["text"])
-    query = record.get("query")
+        return Text.parse(text)
     sides = (_spans(record.get(side, []), side) for side in ("positive", "negative"))
-    return Text(record["text"], None if query is None else _span(query), *sides)
+    return Text(text, None if query is None else _span(query), *sides)
 
 
 def _spans(value: Any, side: str) -> tuple[Span, ...]:
@@ -297,9 +297,10 @@ def _span(value: Any) -> Span:
         raise QKPrismError(f"a span has one of the fields span and tokens, not {show(value)}")
     unit: Literal["char", "token"] = "char" if "span" in fields else "token"
     bounds = fields["span" if unit == "char" else "tokens"]
-    if not isinstance(bounds, list) or len(bounds) != 2:
-        raise QKPrismError(f"a span is [start, end], not {show(bounds)}")
-    return Span(bounds[0], bounds[1], fields.get("labels", {}), fields.get("target", False), unit)
+    if not isinstance(bounds, list) or [type(bound) for bound in bounds] != [int, int]:
+        raise QKPrismError(f"a span is [start, end] in whole numbers, not {show(bounds)}")
+    start, end = bounds
+    return Span(start, end, checked_labels(fields.get("labels", {})), _typed(fields, "target", False), unit)
 
 
 def _check_fields(record: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
@@ -307,6 +308,15 @@ def _check_fields(record: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
         if name not in allowed:
             nearest = difflib.get_close_matches(name, allowed, n=1, cutoff=0.0)[0]
             raise QKPrismError(f"unknown field {name!r}, the nearest is {nearest!r} (allowed: {', '.join(allowed)})")
+
+
+def _typed(record: Mapping[str, Any], name: str, default: Any) -> Any:
+    """A field's value, of the type that it must have: JSON can hold anything."""
+    value = record.get(name, default)
+    types, words = _TYPES.get(name, ((str,), "a string"))
+    if value is not default and type(value) not in types:
+        raise QKPrismError(f"{name} is {words}, not {show(value)}")
+    return value
 
 
 # JSON lines: writing
@@ -319,12 +329,13 @@ def _records(contrast: Contrast) -> Iterator[dict[str, Any]]:
         yield _example_record(example, _text_record)
 
 
-def _example_record(example: Example, write: Any) -> dict[str, Any]:
+def _example_record(example: Example, write: Callable[[Text], dict[str, Any]]) -> dict[str, Any]:
     record = dict(write(example.text))
     if example.twin is not None:
-        record["twin"] = write(example.twin)
+        twin = write(example.twin)
+        record["twin"] = twin if len(twin) > 1 else twin["text"]
     optional = {"weight": example.weight, "group": example.group, "labels": dict(example.labels)}
-    defaults = {"weight": 1.0, "group": None, "labels": {}}
+    defaults: dict[str, Any] = {"weight": 1.0, "group": None, "labels": {}}
     return record | {name: value for name, value in optional.items() if value != defaults[name]}
 
 
@@ -351,16 +362,13 @@ def _dump(record: Any) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
-# Messages and notebooks
+# Notebooks
 
 
 def _page(contrast: Contrast, shown: int = 5) -> str:
-    rows = []
-    for example in contrast.examples[:shown]:
-        rows.append("<li>" + "<br>twin: ".join(map(marked_html, example.texts)) + "</li>")
+    rows = ["<br>twin: ".join(map(marked_html, example.texts)) for example in contrast.examples[:shown]]
+    listed = "".join(f"<li style='white-space:pre-wrap'>{row}</li>" for row in rows)
     more = f"<p>and {len(contrast) - shown} more</p>" if len(contrast) > shown else ""
-    title = f"<b>{html.escape(contrast.name)}</b> ({len(contrast)} examples) {html.escape(contrast.description)}"
+    title = f"<b>{html.escape(contrast.name)}</b> ({len(contrast)}) {html.escape(contrast.description)}"
     legend = " ".join(chip(sign, name) for sign, name in SIDES.items())
-    return f"<div><p>{title} {legend}</p><ol style='max-height:20em;overflow:auto'>{''.join(rows)}</ol>{more}</div>"
-
-
+    return f"<div><p>{title} {legend}</p><ol style='max-height:20em;overflow:auto'>{listed}</ol>{more}</div>"

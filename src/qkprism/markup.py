@@ -23,12 +23,7 @@ Labels = Mapping[str, Label]
 
 SIDES = {"+": "positive key", "-": "negative key", "?": "query"}
 _MARKUP = re.compile(r"\[\[|\[[-+?]|\]\]|\]|\[|[^\[\]]+")
-_COLOURS = {
-    "+": "#9ecae1",
-    "-": "#fdbe85",
-    "?": "#d0d0d0",
-}  # blue, orange, grey: told apart by every kind of colour vision
-
+_COLOURS = {"+": "#9ecae1", "-": "#fdbe85", "?": "#d0d0d0"}  # blue, orange, grey: for every kind of colour vision
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +41,8 @@ class Span:
     unit: Literal["char", "token"] = "char"
 
     def __post_init__(self) -> None:
-        given = (self.start, self.end)
-        if not all(type(bound) is int for bound in given) or not 0 <= self.start < self.end:
-            raise QKPrismError(
-                f"a span is [start, end] in whole numbers with 0 <= start < end, not {show(list(given))}"
-            )
-        if type(self.target) is not bool:
-            raise QKPrismError(f"target is true or false, not {show(self.target)}")
-        if self.unit not in ("char", "token"):
-            raise QKPrismError(f"the unit of a span is 'char' or 'token', not {self.unit!r}")
+        if not 0 <= self.start < self.end:
+            raise QKPrismError(f"a span is [start, end] with 0 <= start < end, not [{self.start}, {self.end}]")
         object.__setattr__(self, "labels", checked_labels(self.labels))
 
     def __str__(self) -> str:
@@ -80,36 +68,32 @@ class Text:
     negative: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str) or not self.text:
-            raise QKPrismError(f"a text is a string with at least one character, not {show(self.text)}")
+        if not self.text:
+            raise QKPrismError("the text is empty; it needs at least one character")
         check_unicode(self.text)
         for side in ("positive", "negative"):
-            spans = tuple(sorted(getattr(self, side), key=lambda span: span.place))
-            object.__setattr__(self, side, spans)
-        self._check_spans()
+            object.__setattr__(self, side, tuple(sorted(getattr(self, side), key=lambda span: span.place)))
+        self._check_places()
+        self._check_targets()
 
-    def _check_spans(self) -> None:
+    def _check_places(self) -> None:
         for sign, span in self.marks:
             if span.unit == "char" and span.end > len(self.text):
                 size = f"the text, which has {len(self.text)} characters"
                 raise QKPrismError(f"the {SIDES[sign]} {span} reaches beyond {size}")
-        places: dict[tuple[str, int, int], str] = {}
-        for side, span in [
-            *(("positive", span) for span in self.positive),
-            *(("negative", span) for span in self.negative),
-        ]:
-            other = places.setdefault(span.place, side)
-            if other != side:
-                raise QKPrismError(f"{span} is marked as a positive and as a negative key; it can be only one of them")
-        if len(places) < len(self.positive) + len(self.negative):
+        positive, negative = ([span.place for span in side] for side in (self.positive, self.negative))
+        if both := set(positive) & set(negative):
+            where = next(span for span in self.positive if span.place in both)
+            raise QKPrismError(f"{where} is marked as a positive and as a negative key; it can be only one of them")
+        if len({*positive, *negative}) < len(positive) + len(negative):
             raise QKPrismError("a key is marked twice; mark each key once")
-        targets = [span for span in self.negative if span.target]
+
+    def _check_targets(self) -> None:
+        targets = [sign for sign, span in self.marks if span.target]
+        if set(targets) - {"-"}:
+            raise QKPrismError("the target is a negative key: an intervention puts it in the place of the positive one")
         if len(targets) > 1:
             raise QKPrismError(f"{len(targets)} keys are marked as target; an intervention has one")
-        if any(span.target for span in self.positive) or (self.query is not None and self.query.target):
-            raise QKPrismError(
-                "only a negative key can be the target: the positive key is what an intervention replaces"
-            )
 
     @property
     def marks(self) -> tuple[tuple[str, Span], ...]:
@@ -120,8 +104,6 @@ class Text:
     @classmethod
     def parse(cls, markup: str) -> Text:
         """Read inline marks: `The jam is in Box [+Z]. The jam is in [?Box]`."""
-        if not isinstance(markup, str):
-            raise QKPrismError(f"a text is a string, not {show(markup)}")
         pieces: list[str] = []
         spans: dict[str, list[Span]] = {sign: [] for sign in SIDES}
         sign, start, length = "", 0, 0
@@ -140,8 +122,8 @@ class Text:
             pieces.append(piece)
             length += len(piece)
         if sign:
-            opened = excerpt("".join(pieces)[start:])
-            raise QKPrismError(f"the mark [{sign}{opened} is never closed by ']'; a literal '[' is written '[['")
+            opened = show(f"[{sign}" + "".join(pieces)[start:])
+            raise QKPrismError(f"the mark {opened} is never closed by ']'; a literal '[' is written '[['")
         if len(spans["?"]) > 1:
             raise QKPrismError(f"{len(spans['?'])} queries are marked with [?; a text has one")
         query = spans["?"][0] if spans["?"] else None
@@ -160,6 +142,7 @@ class Text:
         return "".join([*pieces, _escape(self.text[end:])])
 
     def beyond_markup(self) -> str:
+        """What `markup` cannot say of this text; empty when it can say all."""
         spans = sorted((span for _, span in self.marks), key=lambda span: span.start)
         if any(span.unit == "token" for span in spans):
             return "token spans"
@@ -179,19 +162,19 @@ def _escape(text: str) -> str:
 
 def _refuse_nested(markup: str, sign: str, at: int) -> None:
     if sign:
-        where = excerpt(markup[at:])
-        raise QKPrismError(f"the mark {where} opens inside a [{sign} mark; marks cannot nest, a literal '[' is '[['")
+        raise QKPrismError(
+            f"the mark {show(markup[at:])} opens inside a [{sign} mark; marks cannot nest, a literal '[' is '[['"
+        )
 
 
 def _marked(markup: str, sign: str, start: int, end: int, at: int) -> Span:
     if start == end:
-        raise QKPrismError(
-            f"the mark [{sign}] before {excerpt(markup[at:])!r} is empty; a literal '[' is written '[['"
-        )
+        raise QKPrismError(f"the mark [{sign}] before {show(markup[at:])} is empty; a literal '[' is written '[['")
     return Span(start, end)
 
 
 def checked_labels(labels: Any) -> dict[str, Label]:
+    """A copy of the labels: names with a string, a finite number, true or false."""
     if not isinstance(labels, Mapping):
         raise QKPrismError(f'labels are names with values, such as {{"order": 1}}, not {show(labels)}')
     for name, value in labels.items():
@@ -204,19 +187,19 @@ def checked_labels(labels: Any) -> dict[str, Label]:
 
 
 def check_unicode(text: str) -> None:
+    """Refuse what UTF-8 cannot write."""
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise QKPrismError(f"{show(text)} holds half of a surrogate pair, which is no character")
 
 
-def excerpt(text: str, limit: int = 40) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}..."
-
-
-def show(value: Any) -> str:
-    return excerpt(repr(value), 60)
+def show(value: Any, limit: int = 60) -> str:
+    """A value on one line, short enough for a message."""
+    shown = repr(value)
+    return shown if len(shown) <= limit else f"{shown[:limit]}..."
 
 
 def marked_html(text: Text) -> str:
+    """The text as HTML, its marks in colour and with their sign."""
     edges = {0, len(text.text)}
     for _, span in text.marks:
         edges |= {span.start, span.end} if span.unit == "char" else set()
@@ -231,5 +214,6 @@ def marked_html(text: Text) -> str:
 
 
 def chip(signs: str, text: str) -> str:
+    """A piece of text in the colour of its mark."""
     style = f"background:{_COLOURS[signs[-1]]};color:#000;padding:0 2px;border-radius:2px"
     return f"<span style='{style}'>{html.escape(text)}<sup>{html.escape(signs)}</sup></span>"

@@ -1,0 +1,243 @@
+"""One streaming pass: examples through the model, vectors at the marked positions into moments.
+
+The tap shows every layer's queries and keys; only those at marked positions are kept, for one chunk of examples, then
+added to the moments. Memory does not grow with the number of prompts. A chunk is a fixed number of examples in a fixed
+order (longest first), whatever the batch size, so that the sums do not depend on how the chunk was batched. A batch
+that does not fit in memory is halved and run again: nothing was added for it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkprism.core.moments import MAX_CELLS, Moments, Plan, Reading, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import Batch, EncodedExample, bucket, collate, pad_id
+from qkprism.models.model import Frame, Model
+
+TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
+CHUNK = {"cpu": 64, "cuda": 512}
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class Batches:
+    """Runs examples through a model in batches that fit: by tokens, or by number if the user says so."""
+
+    model: Model
+    layers: Sequence[int]
+    rope: Frame = "post"
+    batch_size: int | None = None
+    scale: float = field(default=1.0, init=False)
+
+    def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
+        """Run examples in the order given; each batch comes out when its pass is complete."""
+        waiting = [list(examples)] if examples else []
+        while waiting:
+            first, *rest = self._split(waiting.pop())
+            waiting.extend(reversed(rest))
+            try:
+                yield self._pass(first, visit)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                if len(first) == 1:
+                    raise QKPrismError(
+                        f"{first[0].source}: a single example of {first[0].length} tokens does not fit in memory. "
+                        "Shorten it, or use a smaller dtype or a larger device."
+                    ) from None
+                self.scale /= 2
+                waiting.append(first)
+
+    def _split(self, examples: list[EncodedExample]) -> list[list[EncodedExample]]:
+        if self.batch_size is not None:
+            return bucket(examples, batch_size=max(1, int(self.batch_size * self.scale)))
+        budget = TOKEN_BUDGET.get(self.model.device.type, TOKEN_BUDGET["cpu"])
+        return bucket(examples, token_budget=max(1, int(budget * self.scale)))
+
+    def _pass(self, examples: list[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Batch:
+        filler = 0 if self.model.tokenizer is None else pad_id(self.model.tokenizer)
+        batch = collate(examples, filler)
+        self.model.run(
+            batch.input_ids,
+            batch.attention_mask,
+            lambda call: visit(call, batch),
+            layers=self.layers,
+            rope=self.rope,
+            query_positions=batch.query,
+        )
+        return batch
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The encoded examples of one contrast, in the order they are run, with their folds and label cells."""
+
+    name: str
+    reading: Reading
+    examples: tuple[EncodedExample, ...]
+    fold: tuple[int, ...]
+    cells: Mapping[tuple[tuple[str, object], ...], int]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, encoded: Sequence[EncodedExample], reading: Reading, seed: int) -> Marked:
+        """Order examples (longest first), assign folds, and number the label cells that hold two keys or more."""
+        folds = assign_folds([example.group or f"#{example.index}" for example in encoded], seed)
+        order = sorted(range(len(encoded)), key=lambda i: (-encoded[i].length, encoded[i].index))
+        cells, notes = _cells(encoded)
+        return cls(name, reading, tuple(encoded[i] for i in order), tuple(folds[i] for i in order), cells, notes)
+
+
+def _cells(encoded: Sequence[EncodedExample]) -> tuple[dict[tuple[tuple[str, object], ...], int], tuple[str, ...]]:
+    counts: dict[tuple[tuple[str, object], ...], int] = {}
+    for example in encoded:
+        for text in example.texts:
+            for key in text.keys:
+                if key.labels:
+                    cell = _cell(key.labels)
+                    counts[cell] = counts.get(cell, 0) + 1
+    filled = [cell for cell, count in counts.items() if count > 1]
+    if len(filled) > MAX_CELLS:
+        return {}, (f"{len(filled)} label cells are more than {MAX_CELLS}: noise within cells is left out.",)
+    return {cell: i for i, cell in enumerate(filled)}, ()
+
+
+def _cell(labels: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(labels.items()))
+
+
+@dataclass(frozen=True)
+class Site:
+    """The chosen heads of one layer, and the key heads they use."""
+
+    heads: tuple[Head, ...]
+    kv_heads: tuple[int, ...]
+    kv_index: tuple[int, ...]
+    d_head: int
+    scaling: float
+
+    @classmethod
+    def of(cls, model: Model, heads: Sequence[Head]) -> Site:
+        layer = model.layers[heads[0].layer]
+        kv = [model.kv_head(head) for head in heads]
+        used = sorted(set(kv))
+        return cls(tuple(heads), tuple(used), tuple(used.index(k) for k in kv), layer.d_head, layer.scaling)
+
+
+def sites_of(model: Model, heads: Sequence[Head]) -> dict[int, Site]:
+    """The chosen heads by layer."""
+    layers = sorted({head.layer for head in heads})
+    return {layer: Site.of(model, [head for head in heads if head.layer == layer]) for layer in layers}
+
+
+@dataclass
+class _Gathered:
+    """Vectors of the current chunk in one layer: queries by text, keys in one flat row."""
+
+    query: list[Float[Tensor, "text head d_head"]] = field(default_factory=list)
+    key: list[Float[Tensor, "key kv_head d_head"]] = field(default_factory=list)
+
+
+def stream_moments(
+    batches: Batches,
+    sites: Mapping[int, Site],
+    marked: Marked,
+    *,
+    seed: int = 0,
+    start: int = 0,
+    moments: dict[int, Moments] | None = None,
+    progress: Progress | None = None,
+    on_chunk: Callable[[int, dict[int, Moments]], None] | None = None,
+) -> dict[int, Moments]:
+    """The moments of one contrast in every chosen layer; `start` and `moments` go on where a former run stopped."""
+    sums = {} if moments is None else dict(moments)
+    chunk_size = CHUNK.get(batches.model.device.type, CHUNK["cpu"])
+    for at in range(start, len(marked.examples), chunk_size):
+        chunk = slice(at, at + chunk_size)
+        gathered = _run_chunk(batches, sites, marked.examples[chunk], progress)
+        plan, table = _plan(marked, chunk, seed)
+        for layer, vectors in gathered.items():
+            if layer not in sums:
+                sums[layer] = _empty(sites[layer], marked, vectors)
+            _flush(sums[layer], vectors, plan, table, marked)
+        if on_chunk:
+            on_chunk(min(chunk.stop, len(marked.examples)), sums)
+    return sums
+
+
+def _empty(site: Site, marked: Marked, vectors: _Gathered) -> Moments:
+    device = vectors.query[0].device
+    where = str(device) if device.type != "mps" else "cpu"  # no float64 there
+    return Moments.zeros(site.kv_index, site.d_head, reading=marked.reading, n_cells=len(marked.cells), device=where)
+
+
+def _run_chunk(
+    batches: Batches, sites: Mapping[int, Site], examples: Sequence[EncodedExample], progress: Progress | None
+) -> dict[int, _Gathered]:
+    chunk = {layer: _Gathered() for layer in sites}
+    current: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def visit(call: AttentionCall, batch: Batch) -> None:
+        site = sites[call.layer]
+        row = torch.arange(len(batch.query))
+        query = call.query[row, :, batch.query][:, [head.index for head in site.heads]]
+        key = call.key[batch.key_row, :, batch.key_column][:, list(site.kv_heads)]
+        current[call.layer] = (query, key)
+
+    for batch in batches.run(examples, visit):
+        for layer, (query, key) in current.items():
+            chunk[layer].query.append(query)
+            chunk[layer].key.append(key)
+        current.clear()
+        if progress:
+            progress(len(batch.examples))
+    return chunk
+
+
+def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
+    """The plan of a chunk, and for each of its keys the place in the padded example by key table."""
+    examples = marked.examples[chunk]
+    rows = [[(which, key) for which, text in enumerate(e.texts) for key in text.keys] for e in examples]
+    width = max(map(len, rows))
+    side, text, cell = (torch.full((len(rows), width), fill) for fill in (0, 0, -1))
+    for i, keys in enumerate(rows):
+        for j, (which, key) in enumerate(keys):
+            side[i, j], text[i, j] = 1 if key.positive else -1, which
+            cell[i, j] = marked.cells.get(_cell(key.labels), -1) if key.labels else -1
+    plan = make_plan(
+        side=side,
+        text=text,
+        cell=cell,
+        weight=torch.tensor([e.weight for e in examples]),
+        fold=torch.tensor(marked.fold[chunk]),
+        index=[e.index for e in examples],
+        reading=marked.reading,
+        seed=seed,
+    )
+    table = torch.tensor([i * width + j for i, keys in enumerate(rows) for j in range(len(keys))])
+    return plan, table
+
+
+def _flush(moments: Moments, vectors: _Gathered, plan: Plan, table: Tensor, marked: Marked) -> None:
+    device = moments.product.device
+    plan = plan.to(device)
+    texts = 1 if marked.reading == "plain" else 2
+    query = torch.cat(vectors.query).to(device).unflatten(0, (-1, texts))
+    flat = torch.cat(vectors.key).to(device).double()
+    key = flat.new_zeros((plan.share.numel(), *flat.shape[1:]))
+    key[table.to(device)] = flat
+    key = key.unflatten(0, tuple(plan.share.shape))
+    accumulate(moments, query, reduce_keys(moments, key, plan), plan)

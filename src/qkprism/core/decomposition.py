@@ -1,0 +1,255 @@
+"""From moments to features: dC, its SVD in a metric, its ranks and their evidence (paper, section 3; GAUGE.md).
+
+    M^1/2 C M^-1/2 = U s V^T,   key_basis = M^1/2 V,   query_basis = M^-1/2 U,   so C = query_basis diag(s) key_basis^T
+
+Everything is float64 and batched over the heads of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.core.covariance import (
+    contrastive_covariance,
+    every_fold,
+    flipped_covariances,
+    fold_means,
+    mean_part,
+    query_square,
+    shuffled_covariances,
+)
+from qkprism.core.features import Choices, Feature, Gap, Metric, Spectrum
+from qkprism.core.metrics import (
+    Roots,
+    balanced_metric,
+    cell_covariance,
+    contrast_metric,
+    difference_square,
+    identity_like,
+    key_covariance,
+    roots,
+)
+from qkprism.core.moments import Moments
+from qkprism.core.rank import HeldOut, energy_rank, heldout_test, leading_run
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+
+FEW_EXAMPLES = 1.6  # a head: below about 100 examples at d_head 64 the contrast metric is noisy
+
+
+@dataclass(frozen=True)
+class Space:
+    """What the contrasts that are decomposed together share in one layer: metric and key covariance of each head."""
+
+    metric: Float64[Tensor, "head d_head d_head"]
+    of_metric: Roots
+    within: Float64[Tensor, "head d_head d_head"]
+    notes: tuple[str, ...]
+
+
+def resolve_metric(metric: str | None, n_contrasts: int) -> Metric:
+    """The metric that is used when none is asked for: `contrast` from two contrasts on, `raw` with one."""
+    if metric is None:
+        return "contrast" if n_contrasts > 1 else "raw"
+    if metric not in ("raw", "contrast"):
+        raise QKPrismError(f"{metric!r} is not a metric. Use 'raw' (the paper's) or 'contrast'.")
+    if metric == "contrast" and n_contrasts < 2:
+        raise QKPrismError(
+            "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
+            "Use metric='raw', or decompose several contrasts in one call."
+        )
+    return "raw" if metric == "raw" else "contrast"
+
+
+def decompose_layer(
+    moments: Mapping[str, Moments],
+    heads: Sequence[Head],
+    scaling: float,
+    choices: Choices,
+    provenance: Mapping[str, Any] | None = None,
+) -> list[Feature]:
+    """The features of every contrast in the given heads of one layer."""
+    for name, own in moments.items():
+        _check_finite(name, own, heads)
+    space = shared_space(list(moments.values()), choices)
+    found = []
+    for name, own in moments.items():
+        found.extend(_decompose_contrast(name, own, heads, scaling, space, choices, provenance or {}))
+    return found
+
+
+def _check_finite(name: str, moments: Moments, heads: Sequence[Head]) -> None:
+    if moments.n_examples == 0:
+        raise QKPrismError(f"The contrast {name!r} has no examples.")
+    broken = [str(head) for head, c in zip(heads, moments.product, strict=True) if not bool(c.isfinite().all())]
+    if broken:
+        raise QKPrismError(
+            f"The vectors of {', '.join(broken[:3])} are not finite (NaN or infinity) in the contrast {name!r}. "
+            "Check the weights, or run the model in float32."
+        )
+
+
+def shared_space(moments: Sequence[Moments], choices: Choices) -> Space:
+    """The metric of one layer, from all contrasts that are decomposed together."""
+    kv = list(moments[0].kv_index)
+    within = key_covariance(moments)
+    notes: list[str] = []
+    if choices.metric == "raw":
+        metric = identity_like(within)
+        if len(moments) == 1:
+            notes.append("One contrast: raw metric, in which directions depend on the head's coordinates.")
+    else:
+        cells = cell_covariance(moments)
+        metric = contrast_metric([difference_square(m) for m in moments], within, cells)
+        if cells is None:
+            notes.append("No label cell holds two keys: the contrast metric has no term for noise within cells.")
+        smallest = min(m.n_effective for m in moments)
+        if smallest < FEW_EXAMPLES * moments[0].d_head:
+            notes.append(
+                f"Only {smallest:.0f} effective examples for d_head {moments[0].d_head}: the contrast metric is noisy "
+                f"below about {FEW_EXAMPLES * moments[0].d_head:.0f}."
+            )
+    of_metric = roots(metric)
+    return Space(metric[kv], Roots(of_metric.half[kv], of_metric.inverse_half[kv]), within[kv], tuple(notes))
+
+
+def _decompose_contrast(
+    name: str,
+    moments: Moments,
+    heads: Sequence[Head],
+    scaling: float,
+    space: Space,
+    choices: Choices,
+    provenance: Mapping[str, Any],
+) -> list[Feature]:
+    centred = choices.center == "query" and moments.reading != "symmetric"
+    covariance = contrastive_covariance(moments, None, centred=centred)
+    left, strengths, right = torch.linalg.svd(space.of_metric.whiten(covariance))
+    query_basis, key_basis = space.of_metric.inverse_half @ left, space.of_metric.half @ right.mT
+    sign = _signs(key_basis)
+    heldout = heldout_test(moments, space.of_metric.half, space.of_metric.inverse_half)
+    spectra = _spectra(moments, space, covariance, strengths, right, heldout, centred=centred)
+    raw, has_balance = energy_rank(spectra["raw"], choices.energy), not bool(spectra["balanced"].isnan().any())
+    balanced = energy_rank(spectra["balanced"], choices.energy) if has_balance else None
+    run = None if heldout is None else leading_run(heldout.t, choices.threshold)
+    salience = _salience_energy(moments, space)
+    gaps = _gaps(moments, scaling)
+    notes = space.notes
+    if balanced is None:
+        notes += ("Queries or keys do not span the head's space (too few examples): no balanced rank.",)
+    found = []
+    for i, head in enumerate(heads):
+        feature = Feature(
+            contrast=name,
+            head=head,
+            query_basis=(query_basis[i] * sign[i]).clone(),
+            strengths=strengths[i].clone(),
+            key_basis=(key_basis[i] * sign[i]).clone(),
+            metric=space.metric[i].clone(),
+            spectrum=Spectrum(**{key: value[i].clone() for key, value in spectra.items()}),
+            rank=0,
+            rank_energy=int(raw[i]),
+            rank_balanced=None if balanced is None else int(balanced[i]),
+            rank_heldout=None if run is None else int(run[i]),
+            logit_gap=gaps[i] if gaps else None,
+            salience_energy=float(salience[i]),
+            salience_t=float("nan") if heldout is None else float(heldout.salience_t[i]),
+            n=moments.n_examples,
+            n_effective=moments.n_effective,
+            reading=moments.reading,
+            choices=choices,
+            notes=notes,
+            provenance=provenance,
+        ).with_rank(choices.rank)
+        found.append(feature)
+    return found
+
+
+def _signs(key_basis: Float64[Tensor, "head d_head d_head"]) -> Float64[Tensor, "head 1 d_head"]:
+    """Signs that make the largest entry of each key direction positive, so that results are deterministic."""
+    largest = key_basis.abs().argmax(1, keepdim=True)
+    return torch.where(key_basis.gather(1, largest) < 0, -1.0, 1.0).double()
+
+
+def _spectra(
+    moments: Moments,
+    space: Space,
+    covariance: Tensor,
+    strengths: Tensor,
+    right: Tensor,
+    heldout: HeldOut | None,
+    *,
+    centred: bool,
+) -> dict[str, Float64[Tensor, "head d_head"]]:
+    flips = torch.linalg.svdvals(space.of_metric.whiten(flipped_covariances(moments, centred=centred)))
+    shuffles = torch.linalg.svdvals(space.of_metric.whiten(shuffled_covariances(moments, centred=centred)))
+    queries = query_square(moments)
+    missing = torch.full_like(strengths, torch.nan)
+    balanced = balanced_metric(queries, space.within)
+    return {
+        "strength": strengths,
+        "raw": torch.linalg.svdvals(covariance),
+        "balanced": missing if balanced is None else torch.linalg.svdvals(roots(balanced).whiten(covariance)),
+        "null_mean": flips.mean(0),
+        "null_high": flips.amax(0),
+        "shuffled_mean": shuffles.mean(0),
+        "shuffled_high": shuffles.amax(0),
+        "t": missing if heldout is None else heldout.t,
+        "query_agreement": missing if heldout is None else heldout.query_agreement,
+        "key_agreement": missing if heldout is None else heldout.key_agreement,
+        "explained": _explained(queries, space, right),
+        "ceiling": _ceiling(queries, space.within),
+    }
+
+
+def _explained(queries: Tensor, space: Space, right: Tensor) -> Float64[Tensor, "head d_head"]:
+    """1 - E[(q^T (I - P_r) k)^2] / E[(q^T k)^2] for q and k drawn independently, P_r on the first r directions.
+
+    In the whitened basis of the directions what is left is the sum of Q * K over the trailing block.
+    """
+    q = right @ space.of_metric.half @ queries @ space.of_metric.half @ right.mT
+    k = right @ space.of_metric.inverse_half @ space.within @ space.of_metric.inverse_half @ right.mT
+    trailing = (q * k).flip((-1, -2)).cumsum(-1).cumsum(-2).diagonal(dim1=-2, dim2=-1).flip(-1)
+    total = trailing[..., :1]
+    left_over = torch.cat([trailing[..., 1:], torch.zeros_like(total)], -1)
+    return 1 - left_over / total
+
+
+def _ceiling(queries: Tensor, within: Tensor) -> Float64[Tensor, "head d_head"]:
+    """The most that any r directions explain: the leading eigenvalues of Sigma_q Sigma_k (balanced truncation)."""
+    root = roots(queries + 0.0).half
+    values = torch.linalg.eigvalsh(root @ within @ root).flip(-1).clamp(min=0)
+    return values.cumsum(-1) / values.sum(-1, keepdim=True)
+
+
+def _salience_energy(moments: Moments, space: Space) -> Float64[Tensor, " head"]:
+    """|mean part|^2 / (|mean part|^2 + |centred part|^2) in the feature's metric."""
+    folds = every_fold(moments)
+    mean = space.of_metric.whiten(mean_part(moments, folds)).square().sum((1, 2))
+    centred = space.of_metric.whiten(contrastive_covariance(moments, None, centred=True)).square().sum((1, 2))
+    return mean / (mean + centred)
+
+
+def _gaps(moments: Moments, scaling: float) -> list[Gap] | None:
+    """tr dC in the model's logits with its standard error over folds; the matched reading has no gap in a prompt."""
+    if moments.reading == "matched":
+        return None
+    weight = moments.weight
+    total = moments.product.diagonal(dim1=1, dim2=2).sum(-1) / weight.sum() * scaling
+    query, difference = fold_means(moments, every_fold(moments))
+    salience = torch.einsum("shd,shd->h", query, difference[:, list(moments.kv_index)]) * scaling
+    used = weight > 0
+    each = moments.fold_product[used].double().diagonal(dim1=2, dim2=3).sum(-1) / weight[used][:, None] * scaling
+    share = (weight[used] / weight.sum())[:, None]
+    n = int(used.sum())
+    spread = (share.square() * (each - total).square()).sum(0) * n / (n - 1) if n > 1 else torch.full_like(total, torch.nan)
+    return [
+        Gap(float(total[i]), float(spread[i].sqrt()), float(total[i] - salience[i]), float(salience[i]))
+        for i in range(len(total))
+    ]

@@ -1,0 +1,206 @@
+"""`Feature`: the query-key subspace of one contrast in one head, with its rank and the evidence for it.
+
+    dC = query_basis diag(strengths) key_basis^T        in the feature's metric M (GAUGE.md)
+    coordinates: of a key key_basis^T M^-1 k, of a query query_basis^T M q
+    projector on keys: P = key_basis_r (M^-1 key_basis_r)^T, on queries P^T
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+Center = Literal["query", "none"]
+Metric = Literal["raw", "contrast"]
+Rank = int | str  # a number, or a rule: balanced, energy or heldout
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What was chosen where a definition leaves a choice; every result records it."""
+
+    center: Center = "query"
+    metric: Metric = "raw"
+    rank: Rank = "balanced"
+    energy: float = 0.99
+    threshold: float = 4.2
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The strengths of all directions beside their nulls, the held-out t, and the logit variance they explain.
+
+    `strength` and its nulls are in the feature's metric. `null_*` come from random signs on the examples,
+    `shuffled_*` from sides dealt anew among the marked keys. `*_agreement[r]` is the mean squared cosine between the
+    spans of the first r + 1 directions of two halves of the examples (chance: (r + 1) / d_head). `explained[r]` is the share of the variance of logits
+    (queries and keys drawn independently) that the first r + 1 directions explain, `ceiling[r]` the most that any
+    r + 1 directions can.
+    """
+
+    strength: Float64[Tensor, " d_head"]
+    raw: Float64[Tensor, " d_head"]
+    balanced: Float64[Tensor, " d_head"]
+    null_mean: Float64[Tensor, " d_head"]
+    null_high: Float64[Tensor, " d_head"]
+    shuffled_mean: Float64[Tensor, " d_head"]
+    shuffled_high: Float64[Tensor, " d_head"]
+    t: Float64[Tensor, " d_head"]
+    query_agreement: Float64[Tensor, " d_head"]
+    key_agreement: Float64[Tensor, " d_head"]
+    explained: Float64[Tensor, " d_head"]
+    ceiling: Float64[Tensor, " d_head"]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a direction."""
+        import pandas as pd
+
+        columns = {name: value.numpy() for name, value in self.__dict__.items()}
+        return pd.DataFrame({"direction": range(1, len(self.strength) + 1), **columns})
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The mean logit gap between positive and negative keys, in the model's logits, split in match and salience."""
+
+    total: float
+    error: float
+    match: float
+    salience: float
+
+
+@dataclass(frozen=True)
+class Feature:
+    """The features of one contrast in one head: both bases (all d_head columns), strengths, rank and evidence."""
+
+    contrast: str
+    head: Head
+    query_basis: Float64[Tensor, "d_head d_head"] = field(repr=False)
+    strengths: Float64[Tensor, " d_head"] = field(repr=False)
+    key_basis: Float64[Tensor, "d_head d_head"] = field(repr=False)
+    metric: Float64[Tensor, "d_head d_head"] = field(repr=False)
+    spectrum: Spectrum = field(repr=False)
+    rank: int
+    rank_energy: int
+    rank_balanced: int | None
+    rank_heldout: int | None
+    logit_gap: Gap | None
+    salience_energy: float
+    salience_t: float
+    n: int
+    n_effective: float
+    reading: str
+    choices: Choices
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def d_head(self) -> int:
+        return len(self.strengths)
+
+    @property
+    def covariance(self) -> Float64[Tensor, "d_head d_head"]:
+        """dC itself, put together from the bases."""
+        return (self.query_basis * self.strengths) @ self.key_basis.mT
+
+    @property
+    def evidence(self) -> str:
+        """One line: is there a feature at all?"""
+        if self.rank_heldout is None:
+            return "not tested: fewer than one group of examples a fold"
+        if self.rank_heldout == 0:
+            return "no direction holds on held-out examples"
+        return f"{self.rank_heldout} of {self.d_head} directions hold on held-out examples"
+
+    @property
+    def agreement(self) -> tuple[float, float]:
+        """Split-half agreement of the query and the key subspace at the feature's rank; chance is rank / d_head."""
+        if self.rank == 0:
+            return float("nan"), float("nan")
+        at = self.rank - 1
+        return float(self.spectrum.query_agreement[at]), float(self.spectrum.key_agreement[at])
+
+    def with_rank(self, rank: Rank) -> Feature:
+        """The same feature cut at another rank: a number or a rule."""
+        return replace(self, rank=self._rank_of(rank), choices=replace(self.choices, rank=rank))
+
+    def _rank_of(self, rank: Rank) -> int:
+        if isinstance(rank, int):
+            if not 0 <= rank <= self.d_head:
+                raise QKPrismError(f"A rank of {rank} is not possible: {self.head} has d_head {self.d_head}.")
+            return rank
+        rules = {"balanced": self.rank_balanced, "energy": self.rank_energy, "heldout": self.rank_heldout}
+        if rank not in rules:
+            raise QKPrismError(f"{rank!r} is not a rule for the rank. Use a number or one of {', '.join(rules)}.")
+        found = rules[rank]
+        if found is None and rank == "heldout":
+            raise QKPrismError(f"{self.contrast!r} was not tested on held-out examples ({self.evidence}).")
+        return self.rank_energy if found is None else found
+
+    def key_coordinates(self, key: Float[Tensor, "*batch d_head"]) -> Float64[Tensor, "*batch rank"]:
+        """Where keys lie in the feature's subspace."""
+        return key.double() @ torch.linalg.solve(self.metric, self.key_basis[:, : self.rank])
+
+    def query_coordinates(self, query: Float[Tensor, "*batch d_head"]) -> Float64[Tensor, "*batch rank"]:
+        """Where queries lie in the feature's subspace."""
+        return query.double() @ (self.metric @ self.query_basis[:, : self.rank])
+
+    def to_frame(self) -> pd.DataFrame:
+        """The spectrum: a row a direction."""
+        return self.spectrum.to_frame()
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of the feature as one flat row."""
+        gap = asdict(self.logit_gap) if self.logit_gap else dict.fromkeys(("total", "error", "match", "salience"))
+        null = self.spectrum.null_mean[0]
+        return {
+            "contrast": self.contrast,
+            "head": str(self.head),
+            "rank": self.rank,
+            "rank_heldout": self.rank_heldout,
+            "rank_balanced": self.rank_balanced,
+            "rank_energy": self.rank_energy,
+            "t": float(self.spectrum.t[0]),
+            "strength_over_null": float(self.strengths[0] / null) if null > 0 else float("nan"),
+            "logit_gap": gap["total"],
+            "logit_gap_error": gap["error"],
+            "gap_match": gap["match"],
+            "gap_salience": gap["salience"],
+            "salience_energy": self.salience_energy,
+            "salience_t": self.salience_t,
+            "query_agreement": self.agreement[0],
+            "key_agreement": self.agreement[1],
+            "n": self.n,
+            "n_effective": self.n_effective,
+        }
+
+    def plot(self) -> go.Figure:
+        """Strengths beside their nulls, held-out t, and logit variance explained."""
+        from qkprism.figures.spectrum import spectrum_figure
+
+        return spectrum_figure(self)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(str(name))}</th><td>{escape(_short(value))}</td></tr>"
+            for name, value in self.summary().items()
+        )
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table>{rows}</table><p>{escape(self.evidence)}</p>{notes}"
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,130 @@
+"""Metrics of a head's key space, in which directions, ranks and projectors are taken (GAUGE.md).
+
+A head computes only q.k, so a basis change q -> A^T q, k -> A^-1 k changes nothing about the model. A metric S that
+moves as S -> A^-1 S A^-T gives results that do not change either: S^1/2 C S^-1/2 only turns.
+
+    raw        identity: the paper's choice, which depends on the basis
+    contrast   M0 = mean_f S_f / size(S_f),  M1 = M0 + 1e-4 size(M0) Sigma_k,  M = M1 + 0.5 N / (tr(M1^-1 N) / d)
+    balanced   S Sigma_q S = Sigma_k: the best coordinates to truncate logits in; never for projectors
+
+S_f = E[d d^T] of contrast f, Sigma_k the covariance of marked keys within their example, N within label cells,
+size(X) = tr(Sigma_k^-1 X) / d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.core.moments import Moments
+from qkprism.errors import QKPrismError
+
+CONDITIONING = 1e-4
+CELL_LOADING = 0.5
+SINGULAR = 1e-12
+
+Matrix = Float64[Tensor, "*batch d_head d_head"]
+
+
+@dataclass(frozen=True)
+class Roots:
+    """M^1/2 and M^-1/2 of a metric."""
+
+    half: Matrix
+    inverse_half: Matrix
+
+    def whiten(self, matrix: Matrix) -> Matrix:
+        """M^1/2 C M^-1/2."""
+        return self.half @ matrix @ self.inverse_half
+
+
+def symmetric_power(matrix: Matrix, power: float) -> Matrix:
+    """A power of a symmetric positive definite matrix."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=torch.finfo(values.dtype).tiny)[..., None, :] ** power) @ vectors.mT
+
+
+def roots(metric: Matrix) -> Roots:
+    """Both symmetric roots of a metric."""
+    values, vectors = torch.linalg.eigh(metric)
+    root = values.clamp(min=torch.finfo(values.dtype).tiny).sqrt()[..., None, :]
+    return Roots((vectors * root) @ vectors.mT, (vectors / root) @ vectors.mT)
+
+
+def identity_like(matrix: Matrix) -> Matrix:
+    """The raw metric."""
+    return torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device).expand_as(matrix).contiguous()
+
+
+def is_singular(covariance: Matrix) -> bool:
+    """Whether some direction of a covariance has no variance at all, up to rounding."""
+    values = torch.linalg.eigvalsh(covariance)
+    return bool((values[..., 0] <= SINGULAR * values[..., -1]).any())
+
+
+def key_covariance(moments: Sequence[Moments]) -> Float64[Tensor, "kv_head d_head d_head"]:
+    """Sigma_k: covariance of the marked keys within their example, pooled over contrasts."""
+    total = torch.stack([m.key_within for m in moments]).sum(0)
+    return total / torch.stack([m.weight.sum() for m in moments]).sum()
+
+
+def cell_covariance(moments: Sequence[Moments]) -> Float64[Tensor, "kv_head d_head d_head"] | None:
+    """N: scatter of marked keys within label cells, up to a factor; None where no cell has two keys."""
+    scatter = None
+    for m in moments:
+        filled = m.cell_weight > 0
+        if not bool(filled.any()):
+            continue
+        scaled = m.cell_sum[filled] / m.cell_weight[filled].sqrt()[:, None, None]
+        own = m.cell_square - torch.einsum("ckd,cke->kde", scaled, scaled)
+        scatter = own if scatter is None else scatter + own
+    return None if scatter is None else (scatter + scatter.mT) / 2
+
+
+def difference_square(moments: Moments) -> Float64[Tensor, "kv_head d_head d_head"]:
+    """S_f = E[d d^T], never centred."""
+    return moments.difference_square / moments.weight.sum()
+
+
+def contrast_metric(
+    differences: Sequence[Matrix], within: Matrix, cells: Matrix | None
+) -> Float64[Tensor, "*batch d_head d_head"]:
+    """The contrast metric of contrasts that are decomposed together."""
+    if len(differences) < 2:
+        raise QKPrismError(
+            "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
+            "Use metric='raw', or decompose several contrasts in one call."
+        )
+    if is_singular(within):
+        raise QKPrismError(
+            "The marked keys do not span the head's key space (too few examples), so the contrast metric is not "
+            "defined. Give more examples, or use metric='raw'."
+        )
+    pooled = torch.stack([square / _size(within, square) for square in differences]).mean(0)
+    metric = pooled + CONDITIONING * _size(within, pooled) * within
+    if cells is not None and bool((cells.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
+        metric = metric + CELL_LOADING * cells / _size(metric, cells)
+    return (metric + metric.mT) / 2
+
+
+def _size(metric: Matrix, matrix: Matrix) -> Float64[Tensor, "*batch 1 1"]:
+    """tr(metric^-1 matrix) / d: a size that does not depend on the basis."""
+    ratio = torch.linalg.solve(metric, matrix).diagonal(dim1=-2, dim2=-1).mean(-1)
+    return ratio[..., None, None]
+
+
+def balanced_metric(queries: Matrix, within: Matrix) -> Matrix | None:
+    """The metric S with S Sigma_q S = Sigma_k, or None where a covariance is singular.
+
+    S = Sigma_q^-1/2 (Sigma_q^1/2 Sigma_k Sigma_q^1/2)^1/2 Sigma_q^-1/2, the geometric mean of Sigma_q^-1 and Sigma_k.
+    """
+    if is_singular(within) or is_singular(queries):
+        return None
+    of_queries = roots(queries)
+    middle = symmetric_power(of_queries.half @ within @ of_queries.half, 0.5)
+    metric = of_queries.inverse_half @ middle @ of_queries.inverse_half
+    return (metric + metric.mT) / 2

@@ -1,0 +1,153 @@
+"""`HeadScores`: how well each head finds the positive keys of some examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+MEASURES = ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap")
+
+
+@dataclass(frozen=True, repr=False)
+class HeadScores:
+    """A row a head, best first; each mean with its standard error over examples.
+
+    accuracy            how often the most attended marked key is positive
+    accuracy_all        how often the most attended token of all is a positive key
+    attention_positive  attention on all positive keys together
+    attention_negative  attention on all negative keys together
+    ratio               attention_positive / (attention_positive + attention_negative), example by example
+    logit_gap           mean logit of positive minus mean logit of negative keys: the trace of dC
+    chance              accuracy of a head that picks a marked key at random
+    """
+
+    heads: tuple[Head, ...]
+    values: Mapping[str, Float64[Tensor, " head"]]
+    errors: Mapping[str, Float64[Tensor, " head"]]
+    n: int
+    chance: float
+    sorted_by: str = "accuracy"
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __iter__(self) -> Iterator[Head]:
+        return iter(self.heads)
+
+    def sort(self, by: str) -> HeadScores:
+        """The same table, highest `by` first."""
+        if by not in MEASURES:
+            raise QKPrismError(f"Heads cannot be sorted by {by!r}. Use one of {', '.join(MEASURES)}.")
+        order = torch.argsort(torch.nan_to_num(self.values[by], nan=-torch.inf), descending=True, stable=True)
+        return replace(self._pick(order.tolist()), sorted_by=by)
+
+    def _pick(self, order: Sequence[int]) -> HeadScores:
+        index = torch.tensor(order, dtype=torch.long)
+        return replace(
+            self,
+            heads=tuple(self.heads[i] for i in order),
+            values={name: value[index] for name, value in self.values.items()},
+            errors={name: value[index] for name, value in self.errors.items()},
+        )
+
+    def top(self, n: int, by: str | None = None) -> tuple[Head, ...]:
+        """The n best heads."""
+        return (self if by is None else self.sort(by)).heads[:n]
+
+    def above(self, **thresholds: float) -> HeadScores:
+        """The heads that reach every threshold, such as the paper's `above(accuracy=0.3)`."""
+        keep = torch.ones(len(self), dtype=torch.bool)
+        for name, least in thresholds.items():
+            if name not in MEASURES:
+                raise QKPrismError(f"{name!r} is not a measure of heads. Use one of {', '.join(MEASURES)}.")
+            keep &= self.values[name] >= least
+        return self._pick(keep.nonzero()[:, 0].tolist())
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a head."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"head": [str(head) for head in self.heads]}
+        for name in MEASURES:
+            columns[name] = self.values[name].numpy()
+            columns[f"{name}_error"] = self.errors[name].numpy()
+        return pd.DataFrame(columns)
+
+    def plot(self, measure: str | None = None) -> go.Figure:
+        """Layers against heads, coloured by a measure."""
+        from qkprism.figures.heads import score_figure
+
+        return score_figure(self, measure or self.sorted_by)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the table as JSON, atomically."""
+        target = Path(path)
+        rows = [{k: _finite(v) for k, v in row.items()} for row in self.to_frame().to_dict("records")]
+        body = {"n": self.n, "chance": self.chance, "sorted_by": self.sorted_by, "provenance": dict(self.provenance)}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
+            json.dump(body | {"heads": rows}, file, indent=1, allow_nan=False)
+        os.replace(file.name, target)
+        return target
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{h} {v:.2f}" for h, v in zip(self.heads[:5], self.values[self.sorted_by], strict=False))
+        return f"HeadScores({len(self)} heads, {self.n} examples; best {self.sorted_by}: {best})"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, max_rows=20, float_format="{:.3g}".format))
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and value != value else value
+
+
+@dataclass
+class ScoreSums:
+    """Running sums of the measures over examples, per head: additive, so order and batches do not matter."""
+
+    weight: float
+    weight_square: float
+    sums: Float64[Tensor, "measure head"]
+    squares: Float64[Tensor, "measure head"]
+    n: int = 0
+
+    @classmethod
+    def zeros(cls, n_heads: int) -> ScoreSums:
+        shape = (len(MEASURES), n_heads)
+        return cls(0.0, 0.0, torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
+
+    def add(self, values: Float64[Tensor, "measure example head"], weight: Float64[Tensor, " example"]) -> None:
+        """Add the measures of some examples."""
+        self.weight += float(weight.sum())
+        self.weight_square += float(weight.square().sum())
+        self.sums += torch.einsum("meh,e->mh", values, weight)
+        self.squares += torch.einsum("meh,e->mh", values.square(), weight)
+        self.n += len(weight)
+
+    def read(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Means and standard errors by measure."""
+        mean = self.sums / self.weight
+        effective = self.weight**2 / self.weight_square
+        variance = (self.squares / self.weight - mean.square()).clamp(min=0)
+        error = (variance / (effective - 1)).sqrt() if effective > 1 else torch.full_like(mean, torch.nan)
+        return dict(zip(MEASURES, mean, strict=True)), dict(zip(MEASURES, error, strict=True))
+
+

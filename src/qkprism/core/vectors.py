@@ -1,0 +1,141 @@
+"""The same decomposition from plain tensors, for vectors that come from elsewhere (TransformerLens, nnsight, a toy).
+
+    feature  = decompose_vectors(query, positive, negative)
+    features = decompose_vector_sets({"z1": Vectors(q1, p1, n1), "z2": Vectors(q2, p2, n2)})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkprism.core.decomposition import resolve_metric
+from qkprism.core.feature_set import Features, Layer
+from qkprism.core.features import Center, Choices, Feature, Rank
+from qkprism.core.moments import Moments, Reading, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head, HeadLike
+
+_CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of one head: a query and the positive and negative keys of each example.
+
+    With `twin_query` an example is a text and its twin: `positive` is the text's key and `negative` the twin's.
+    `*_label` numbers the label cell of each key. `group` keeps related examples in one fold.
+    """
+
+    query: Float[Tensor, "example d_head"]
+    positive: Float[Tensor, "example *positive_key d_head"]
+    negative: Float[Tensor, "example *negative_key d_head"]
+    twin_query: Float[Tensor, "example d_head"] | None = None
+    weight: Float[Tensor, " example"] | None = None
+    group: Sequence[str | int] | None = None
+    positive_label: Int[Tensor, "example *positive_key"] | None = None
+    negative_label: Int[Tensor, "example *negative_key"] | None = None
+
+    def moments(self, reading: Reading | None = None, seed: int = 0) -> Moments:
+        """Their sums, with one head."""
+        reading = self._reading(reading)
+        n, d_head = self.query.shape
+        positive, negative = (k if k.ndim == 3 else k[:, None] for k in (self.positive, self.negative))
+        self._check(positive, negative)
+        key = torch.cat([positive, negative], 1)[:, :, None]
+        is_positive = torch.arange(key.shape[1]) < positive.shape[1]
+        twins = reading != "plain"
+        side = torch.where(is_positive, 1, 1 if twins else -1).expand(n, -1)
+        text = (~is_positive).long().expand(n, -1) * (1 if twins else 0)
+        cell = self._cells(positive.shape[:2], negative.shape[:2])
+        fold = torch.tensor(assign_folds(list(range(n)) if self.group is None else self.group, seed))
+        weight = torch.ones(n) if self.weight is None else self.weight
+        query = self.query[:, None, None]
+        if self.twin_query is not None:
+            query = torch.cat([query, self.twin_query[:, None, None]], 1)
+        sums = Moments.zeros([0], d_head, reading=reading, n_cells=int(cell.max()) + 1)
+        for at in range(0, n, _CHUNK):
+            part = slice(at, at + _CHUNK)
+            plan = make_plan(
+                side=side[part],
+                text=text[part],
+                cell=cell[part],
+                weight=weight[part],
+                fold=fold[part],
+                index=range(n)[part],
+                reading=reading,
+                seed=seed,
+            )
+            accumulate(sums, query[part], reduce_keys(sums, key[part], plan), plan)
+        return sums
+
+    def _reading(self, asked: Reading | None) -> Reading:
+        if self.twin_query is None:
+            if asked not in (None, "plain"):
+                raise QKPrismError(f"The reading {asked!r} needs twins: give twin_query.")
+            return "plain"
+        return "symmetric" if asked in (None, "plain") else asked  # type: ignore[return-value]
+
+    def _check(self, positive: Tensor, negative: Tensor) -> None:
+        for name, keys in (("positive", positive), ("negative", negative)):
+            if keys.shape[1] == 0 or len(keys) != len(self.query) or keys.shape[-1] != self.query.shape[-1]:
+                raise QKPrismError(
+                    f"The {name} keys have shape {tuple(keys.shape)}; with queries of shape {tuple(self.query.shape)} "
+                    "they need one or more keys an example: [example, d_head] or [example, key, d_head]."
+                )
+        if len(self.query) == 0:
+            raise QKPrismError("There are no examples.")
+
+    def _cells(self, positive: torch.Size, negative: torch.Size) -> Int[Tensor, "example key"]:
+        sides = zip((self.positive_label, self.negative_label), (positive, negative), strict=True)
+        return torch.cat(
+            [torch.full(shape, -1) if label is None else label.reshape(shape).long() for label, shape in sides], 1
+        )
+
+
+def decompose_vector_sets(
+    vectors: Mapping[str, Vectors],
+    *,
+    center: Center = "query",
+    reading: Reading | None = None,
+    metric: str | None = None,
+    rank: Rank = "balanced",
+    scaling: float | None = None,
+    head: HeadLike = "L0H0",
+    seed: int = 0,
+) -> Features:
+    """The features of several contrasts in one head, from its vectors; `scaling` is 1/sqrt(d_head) unless given."""
+    if not vectors:
+        raise QKPrismError("No contrast was given.")
+    moments = {name: own.moments(reading, seed) for name, own in vectors.items()}
+    place, d_head = Head.parse(head), next(iter(moments.values())).d_head
+    layer = Layer((place,), d_head**-0.5 if scaling is None else scaling, moments)
+    choices = Choices(center=center, metric=resolve_metric(metric, len(vectors)), rank=rank, seed=seed)
+    return Features.from_moments({place.layer: layer}, choices, {"contrasts": {n: {} for n in vectors}})
+
+
+def decompose_vectors(
+    query: Float[Tensor, "example d_head"],
+    positive: Float[Tensor, "example *positive_key d_head"],
+    negative: Float[Tensor, "example *negative_key d_head"],
+    *,
+    name: str = "contrast",
+    twin_query: Float[Tensor, "example d_head"] | None = None,
+    weight: Float[Tensor, " example"] | None = None,
+    group: Sequence[str | int] | None = None,
+    center: Center = "query",
+    reading: Reading | None = None,
+    rank: Rank = "balanced",
+    scaling: float | None = None,
+    seed: int = 0,
+) -> Feature:
+    """The feature of one contrast in one head, from its vectors."""
+    own = Vectors(query, positive, negative, twin_query, weight, group)
+    found = decompose_vector_sets(
+        {name: own}, center=center, reading=reading, rank=rank, scaling=scaling, seed=seed
+    )
+    return next(iter(found.values()))

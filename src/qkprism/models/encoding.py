@@ -1,0 +1,433 @@
+"""From marked texts to token positions, in the very encoding that the model sees, and to padded batches.
+
+A span takes every token that it overlaps by the tokenizer's offset mapping; the key or the query is the last of them
+unless asked otherwise. Two traps. The space before a word may be part of its token, or a token of its own: spaces at
+the ends of a span do not count unless it is nothing but space, so "Box" and "Box " mark the same token. And where a
+tokenizer puts a space in front of the text, its token may claim the first character: it overlaps nothing, and neither
+does a special token. Token spans count the tokens of the whole encoding, special tokens and chat template included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from qkprism.contrasts import Example, Labels, Span, Text, located
+from qkprism.errors import QKPrismError
+from qkprism.markup import SIDES
+from qkprism.models.chat import Chat, Prompt, Template
+
+TokenChoice = Literal["last", "first", "every"]
+_SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
+_CHUNK = 2048  # texts a tokenizer call: offsets are large in Python
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedKey:
+    """One key token: its position in the ids, its side, and the labels of its span."""
+
+    position: int
+    positive: bool
+    labels: Labels
+    target: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """The ids that the model is given, with the positions of the query and of the keys."""
+
+    ids: tuple[int, ...]
+    query: int
+    keys: tuple[EncodedKey, ...]
+
+    @property
+    def positive(self) -> tuple[int, ...]:
+        """Positions of the positive keys."""
+        return tuple(key.position for key in self.keys if key.positive)
+
+    @property
+    def negative(self) -> tuple[int, ...]:
+        """Positions of the negative keys."""
+        return tuple(key.position for key in self.keys if not key.positive)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedExample:
+    """An example in tokens; `index` is its place in what was encoded, `source` where it was written."""
+
+    index: int
+    text: EncodedText
+    twin: EncodedText | None
+    weight: float
+    group: str | None
+    source: str
+
+    @property
+    def texts(self) -> tuple[EncodedText, ...]:
+        """The text, and the twin if there is one."""
+        return (self.text,) if self.twin is None else (self.text, self.twin)
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longer of its texts."""
+        return max(len(text.ids) for text in self.texts)
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Iterable[Example],
+    *,
+    token: TokenChoice = "last",
+    chat: bool | Chat | None = None,
+    max_length: int | None = None,
+    causal: bool = True,
+) -> list[EncodedExample]:
+    """Find the marked tokens of every example.
+
+    >>> encode(tokenizer, contrast, token="last", chat={"answer_prefix": "It is in Box"})  # doctest: +SKIP
+    """
+    examples = list(examples)
+    if token not in ("last", "first", "every"):
+        raise QKPrismError(f"token={token!r} is unknown; a span gives its 'last', its 'first' or 'every' token.")
+    if max_length is not None and max_length < 1:
+        raise QKPrismError(f"max_length={max_length} leaves no token; give at least 1, or None for whole texts.")
+    rules = _Rules(token, causal, max_length, tokenizer.truncation_side, bool(chat))
+    sources = [example.source or f"example {index}" for index, example in enumerate(examples)]
+    marked = [item for source, example in zip(sources, examples, strict=True) for item in _marked(source, example)]
+    _require_offsets(tokenizer, marked)
+    template = Template.of(tokenizer, chat) if chat else None
+    texts = _encode_texts(tokenizer, marked, template, rules)
+    return [
+        EncodedExample(index, next(texts), next(texts) if example.twin else None, example.weight, example.group, source)
+        for index, (source, example) in enumerate(zip(sources, examples, strict=True))
+    ]
+
+
+def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:
+    """Refuse a key that a sliding window hides from its query; None is no window.
+
+    As in transformers, a causal window counts the query itself and an encoder's window does not.
+    """
+    if window is None:
+        return
+    reach = window - 1 if causal else window
+    for example in encoded:
+        for text in example.texts:
+            for key in text.keys:
+                if abs(text.query - key.position) > reach:
+                    raise QKPrismError(
+                        f"{example.source}: the key at token {key.position} is outside the sliding window of {window} "
+                        f"tokens of the query at token {text.query}; shorten the text or leave this layer out."
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What `encode` was asked for."""
+
+    token: TokenChoice
+    causal: bool
+    max_length: int | None
+    truncation_side: str
+    chat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """A text to encode, and where it was written."""
+
+    source: str
+    text: Text
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """One encoding: ids, which of them the tokenizer added around the text, and offsets where it has them."""
+
+    ids: list[int]
+    added: list[int]
+    offsets: list[tuple[int, int]] | None
+
+
+def _marked(source: str, example: Example) -> list[_Marked]:
+    return [_Marked(f"{source} (twin)" if which else source, text) for which, text in enumerate(example.texts)]
+
+
+def _encode_texts(
+    tokenizer: PreTrainedTokenizerBase, marked: Sequence[_Marked], template: Template | None, rules: _Rules
+) -> Iterator[EncodedText]:
+    for start in range(0, len(marked), _CHUNK):
+        chunk = marked[start : start + _CHUNK]
+        prompts = [_prompt(item, template) for item in chunk]
+        encodings = _tokenize(tokenizer, [prompt.string for prompt in prompts], special=template is None)
+        for item, prompt, tokens in zip(chunk, prompts, encodings, strict=True):
+            with located(item.source):
+                yield _encode_text(item.text, prompt, tokens, rules)
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerBase, strings: list[str], *, special: bool) -> Iterator[_Tokens]:
+    batch = tokenizer(
+        strings,
+        add_special_tokens=special,
+        padding=False,
+        truncation=False,
+        return_offsets_mapping=tokenizer.is_fast,
+        return_special_tokens_mask=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    every = batch.get("offset_mapping") or [None] * len(strings)
+    for string, ids, added, offsets in zip(
+        strings, batch["input_ids"], batch["special_tokens_mask"], every, strict=True
+    ):
+        yield _Tokens(ids, added, None if offsets is None else _own_offsets(tokenizer, string, ids, offsets))
+
+
+def _own_offsets(
+    tokenizer: PreTrainedTokenizerBase, string: str, ids: list[int], offsets: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Offsets that are (0, 0), before any span, for empty tokens and for a space that the tokenizer put in front."""
+    own = [offset if offset[0] < offset[1] else (0, 0) for offset in offsets]
+    for index, ((start, end), following) in enumerate(pairwise(own)):
+        if start < end and following[0] == start and not string[start:end].isspace():
+            lone = tokenizer.convert_ids_to_tokens(ids[index])
+            if lone in _SPACES and lone != string[start:end]:
+                own[index] = (0, 0)
+    return own
+
+
+def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> EncodedText:
+    if all(tokens.added):
+        raise QKPrismError(f"the text {text.text!r} has no tokens")
+    cut = _Cut.of(tokens, rules)
+    query = cut.position(_query(text, prompt, tokens, rules), "the query")
+    keys = []
+    for sign, span in text.marks:
+        if sign != "?":
+            name = f"the {SIDES[sign]} {_name(text, span)}"
+            chosen = _choose(_find(span, prompt, tokens, name), rules.token)
+            keys += [EncodedKey(cut.position(at, name), sign == "+", span.labels, span.target) for at in chosen]
+    _check_keys(keys, query, rules)
+    return EncodedText(tuple(cut.ids(tokens.ids)), query, tuple(keys))
+
+
+def _query(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> int:
+    if text.query is not None:
+        found = _find(text.query, prompt, tokens, f"the query {_name(text, text.query)}")
+        return found[0 if rules.token == "first" else -1]
+    if not rules.causal:
+        raise QKPrismError("no query is marked, and an encoder has no default; mark it with [?...]")
+    if rules.chat:
+        return len(tokens.ids) - 1
+    return max(at for at, added in enumerate(tokens.added) if not added)
+
+
+def _find(span: Span, prompt: Prompt, tokens: _Tokens, name: str) -> list[int]:
+    if span.unit == "token":
+        if span.end > len(tokens.ids):
+            raise QKPrismError(f"{name} reaches beyond the {len(tokens.ids)} tokens of the text")
+        return list(range(span.start, span.end))
+    assert tokens.offsets is not None  # slow tokenizers were refused
+    start, end = _word(prompt.string, *prompt.characters(span))
+    found = [at for at, (first, last) in enumerate(tokens.offsets) if first < end and start < last]
+    if not found:
+        raise QKPrismError(f"{name} covers no token; mark characters that the tokenizer or the chat template keeps")
+    return found
+
+
+def _word(string: str, start: int, end: int) -> tuple[int, int]:
+    """A span without the spaces at its ends, if it has anything else."""
+    piece = string[start:end]
+    if not piece.strip():
+        return start, end
+    return end - len(piece.lstrip()), start + len(piece.rstrip())
+
+
+def _choose(found: list[int], token: TokenChoice) -> list[int]:
+    return {"last": found[-1:], "first": found[:1], "every": found}[token]
+
+
+def _check_keys(keys: Sequence[EncodedKey], query: int, rules: _Rules) -> None:
+    sides: dict[int, bool] = {}
+    for key in keys:
+        if key.position in sides:
+            both = "a positive and a negative key" if sides[key.position] != key.positive else "two keys of one side"
+            raise QKPrismError(
+                f"{both} fall on the same token {key.position}; mark keys that the tokenizer tells apart"
+            )
+        sides[key.position] = key.positive
+        if rules.causal and key.position > query:
+            raise QKPrismError(
+                f"the key at token {key.position} comes after the query at token {query}, which cannot see it"
+            )
+
+
+def _name(text: Text, span: Span) -> str:
+    return f"{span} {text.text[span.start : span.end]!r}" if span.unit == "char" else str(span)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The tokens that truncation takes out: from `start` up to but without `end`."""
+
+    start: int
+    end: int
+    max_length: int | None
+
+    @classmethod
+    def of(cls, tokens: _Tokens, rules: _Rules) -> _Cut:
+        """Cut the text as the tokenizer would, and leave the special tokens around it."""
+        surplus = 0 if rules.max_length is None else max(len(tokens.ids) - rules.max_length, 0)
+        own = [at for at, added in enumerate(tokens.added) if not added]
+        if surplus > len(own):
+            raise QKPrismError(f"max_length={rules.max_length} has no room for the special tokens around the text")
+        start = own[0] if rules.truncation_side == "left" else own[-1] + 1 - surplus
+        return cls(start, start + surplus, rules.max_length)
+
+    def ids(self, ids: list[int]) -> list[int]:
+        """What is left."""
+        return ids[: self.start] + ids[self.end :]
+
+    def position(self, at: int, name: str) -> int:
+        """Where a token stands in what is left."""
+        if self.start <= at < self.end:
+            raise QKPrismError(
+                f"max_length={self.max_length} cuts off {name} (token {at}); allow more or shorten the text"
+            )
+        return at if at < self.start else at - (self.end - self.start)
+
+
+def _require_offsets(tokenizer: PreTrainedTokenizerBase, marked: Iterable[_Marked]) -> None:
+    if tokenizer.is_fast:
+        return
+    for item in marked:
+        if any(span.unit == "char" for _, span in item.text.marks):
+            raise QKPrismError(
+                f"{item.source}: {type(tokenizer).__name__} is a slow tokenizer and gives no character offsets; "
+                'use its fast version, or mark tokens by number: {"tokens": [3, 4]}.'
+            )
+
+
+def _prompt(item: _Marked, template: Template | None) -> Prompt:
+    if template is None:
+        return Prompt(item.text.text, 0, (0, len(item.text.text)))
+    with located(item.source):
+        return template.prompt(item.text.text)
+
+
+# Batches
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts padded to one length, with the places of their queries and keys as tensors.
+
+    `key[key_row, :, key_column]` gathers the marked keys, and `positive_mean @ keys` averages those of each row:
+
+        d = (batch.positive_mean - batch.negative_mean) @ keys               # without a twin
+        d = k - k[batch.partner]    where k = batch.positive_mean @ keys     # with a twin, `partner` its row
+    """
+
+    examples: tuple[EncodedExample, ...]
+    rows: tuple[tuple[int, int], ...]  # (place in `examples`, 0 for the text or 1 for the twin)
+    input_ids: Int64[Tensor, "row token"]
+    attention_mask: Int64[Tensor, "row token"]
+    position_ids: Int64[Tensor, "row token"]
+    query: Int64[Tensor, " row"]  # columns of `input_ids`, whatever the padding side
+    example: Int64[Tensor, " row"]
+    partner: Int64[Tensor, " row"]  # the row of the other text of the example, -1 without a twin
+    weight: Float[Tensor, " row"]
+    key_row: Int64[Tensor, " key"]
+    key_column: Int64[Tensor, " key"]
+    key_positive: Bool[Tensor, " key"]
+    positive_mean: Float[Tensor, "row key"]
+    negative_mean: Float[Tensor, "row key"]
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch with its tensors on a device."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return Batch(**values)
+
+
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id to pad with: masked, so any will do when the tokenizer names none."""
+    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+
+
+def bucket(
+    encoded: Iterable[EncodedExample], *, batch_size: int | None = None, token_budget: int | None = None
+) -> list[list[EncodedExample]]:
+    """Group examples of similar length, longest first; a text and its twin stay together.
+
+    `batch_size` bounds the texts of a batch and `token_budget` its texts times its longest text; a batch has at least
+    one example even if that alone exceeds them.
+    """
+    for name, bound in (("batch_size", batch_size), ("token_budget", token_budget)):
+        if bound is not None and bound < 1:
+            raise QKPrismError(f"{name}={bound} is too small; give at least 1.")
+    batches: list[list[EncodedExample]] = []
+    rows = longest = 0
+    for example in sorted(encoded, key=lambda example: (-example.length, example.index)):
+        rows += len(example.texts)
+        full = (batch_size and rows > batch_size) or (token_budget and rows * longest > token_budget)
+        if full or not batches:
+            batches.append([])
+            rows, longest = len(example.texts), example.length
+        batches[-1].append(example)
+    return batches
+
+
+def collate(
+    examples: Sequence[EncodedExample], pad_id: int = 0, padding_side: Literal["right", "left"] = "right"
+) -> Batch:
+    """Pad examples to one batch; to halve a batch, collate each half."""
+    rows = [(place, which) for place, example in enumerate(examples) for which in range(len(example.texts))]
+    texts = [text for example in examples for text in example.texts]
+    width = max(len(text.ids) for text in texts)
+    shifts = [width - len(text.ids) if padding_side == "left" else 0 for text in texts]
+    shifted = list(zip(texts, shifts, strict=True))
+    mask = torch.tensor([_padded([1] * len(text.ids), width, shift, 0) for text, shift in shifted])
+    keys = [(row, shift + key.position, key.positive) for row, (text, shift) in enumerate(shifted) for key in text.keys]
+    key_row, key_column, key_positive = (torch.tensor(column) for column in zip(*keys, strict=True))
+    return Batch(
+        examples=tuple(examples),
+        rows=tuple(rows),
+        input_ids=torch.tensor([_padded(text.ids, width, shift, pad_id) for text, shift in shifted]),
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+        query=torch.tensor([text.query + shift for text, shift in shifted]),
+        example=torch.tensor([place for place, _ in rows]),
+        partner=torch.tensor(_partners(examples)),
+        weight=torch.tensor([examples[place].weight for place, _ in rows]),
+        key_row=key_row,
+        key_column=key_column,
+        key_positive=key_positive,
+        positive_mean=_means(key_row, key_positive, len(rows)),
+        negative_mean=_means(key_row, ~key_positive, len(rows)),
+    )
+
+
+def _padded(ids: Sequence[int], width: int, shift: int, filler: int) -> list[int]:
+    return [filler] * shift + list(ids) + [filler] * (width - shift - len(ids))
+
+
+def _partners(examples: Sequence[EncodedExample]) -> list[int]:
+    partners: list[int] = []
+    for example in examples:
+        row = len(partners)
+        partners += [-1] if example.twin is None else [row + 1, row]
+    return partners
+
+
+def _means(key_row: Int64[Tensor, " key"], side: Bool[Tensor, " key"], rows: int) -> Float[Tensor, "row key"]:
+    """The matrix that takes keys to their mean in each row; a row without keys of this side gets zero."""
+    member = (key_row == torch.arange(rows)[:, None]) & side
+    return member / member.sum(1, keepdim=True).clamp(min=1)

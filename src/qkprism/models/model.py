@@ -1,0 +1,254 @@
+"""`Model`: a Hugging Face model whose attention can be read, and the one way to run it.
+
+Frames: `rope="post"` reads queries and keys as the model rotates them. `rope="relative"` counts positions from each
+row's query instead, which leaves every logit as it is (rotations by position only see differences) and takes out of
+queries and keys where in the text the query stands. Models without rotation are the same in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.models.calls import AttentionCall
+from qkprism.models.probe import (
+    Layer,
+    accepted,
+    distance,
+    evaluating,
+    input_device,
+    probe_text,
+    survey,
+    tolerance,
+    uncached,
+)
+from qkprism.models.tap import Tap, Visitor
+
+Frame = Literal["post", "relative"]
+_PROBE_ROWS = torch.tensor([5, 4])
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A Hugging Face model and its tokenizer, with the layers whose attention can be read."""
+
+    hf: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    name: str
+    revision: str | None
+    layers: Mapping[int, Layer]
+
+    @classmethod
+    def wrap(
+        cls,
+        hf: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        name: str | None = None,
+        revision: str | None = None,
+        probe: Mapping[str, Tensor] | None = None,
+    ) -> Model:
+        """Prove on a short batch that the attention of a loaded model can be read, and take down its layers."""
+        name = name or hf.config.name_or_path or type(hf).__name__
+        revision = revision or getattr(hf.config, "_commit_hash", None)
+        return cls(hf, tokenizer, name, revision, survey(hf, probe))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs go; the layers of a model that is spread out may be elsewhere."""
+        return input_device(self.hf)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.hf.dtype  # type: ignore[no-any-return]
+
+    @property
+    def heads_per_layer(self) -> dict[int, int]:
+        return {number: layer.n_heads for number, layer in self.layers.items()}
+
+    def kv_head(self, head: Head) -> int:
+        """The key head that a query head uses."""
+        layer = self.layers[head.layer]
+        return head.index // (layer.n_heads // layer.n_kv_heads)
+
+    @property
+    def is_causal(self) -> bool:
+        return all(layer.causal for layer in self.layers.values())
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest text the model is made for, where its config says so."""
+        config = self.hf.config.get_text_config()
+        longest: int | None = getattr(config, "max_position_embeddings", None)
+        # RoBERTa and its kin give the positions up to the padding id to padding.
+        if longest is not None and any(hasattr(m, "create_position_ids_from_input_ids") for m in self.hf.modules()):
+            return longest - (config.pad_token_id or 0) - 1
+        return longest
+
+    def tap(self, visit: Visitor, *, layers: Iterable[int] | None = None, stop: bool = False) -> Tap:
+        """Show attention calls to `visit` while the `with` block is open, for instance around `hf.generate`.
+
+        With `stop` a forward pass ends inside the last layer asked for.
+        """
+        wanted = self._wanted(layers)
+        numbers: dict[str, tuple[int | None, ...]] = {self.layers[number].name: () for number in wanted}
+        for number, layer in self.layers.items():
+            if layer.name in numbers:
+                numbers[layer.name] += (number if number in wanted else None,)
+        return Tap(self.hf, visit, layers=numbers, stop_at=wanted[-1] if stop else None)
+
+    def run(
+        self,
+        input_ids: Int[Tensor, "batch token"] | None = None,
+        attention_mask: Int[Tensor, "batch token"] | None = None,
+        visit: Visitor | None = None,
+        *,
+        layers: Iterable[int] | None = None,
+        position_ids: Int[Tensor, "batch token"] | None = None,
+        rope: Frame = "post",
+        query_positions: Int[Tensor, " batch"] | None = None,
+        logits: bool = False,
+        stop: bool = True,
+        inputs: Mapping[str, Tensor] | None = None,
+    ) -> Float[Tensor, "batch token vocabulary"] | None:
+        """One forward pass without gradients and cache, its attention shown to `visit`.
+
+        Without `logits` nothing is returned, and with `stop` nothing after the last layer asked for is computed; with
+        `logits` those of the vocabulary are returned. `inputs` are further inputs, such as `pixel_values`.
+        """
+        batch = self._batch(input_ids, attention_mask, inputs or {})
+        positions = self._positions(batch, position_ids, rope, query_positions)
+        if positions is not None:
+            batch["position_ids"] = positions
+        with evaluating(self.hf), torch.no_grad():
+            runner = self.hf if logits else self.hf.base_model
+            if visit is None:
+                output = runner(**batch)
+            else:
+                with self.tap(visit, layers=layers, stop=stop and not logits) as tap:
+                    output = runner(**batch)
+                self._check_seen(tap, layers)
+        return output.logits if logits else None
+
+    def _wanted(self, layers: Iterable[int] | None) -> list[int]:
+        """The layers asked for, in the order the model calls them."""
+        asked = set(self.layers if layers is None else layers)
+        unknown = sorted(asked - set(self.layers))
+        if unknown or not asked:
+            raise QKPrismError(
+                f"{self.name} has no attention layer {', '.join(map(str, unknown)) or 'in an empty list'}. "
+                f"Its attention layers are {', '.join(map(str, self.layers))}."
+            )
+        return [number for number in self.layers if number in asked]
+
+    def _check_seen(self, tap: Tap, layers: Iterable[int] | None) -> None:
+        unseen = [] if layers is None else [number for number in self._wanted(layers) if not tap.calls[number]]
+        if unseen:
+            raise QKPrismError(
+                f"These inputs do not reach layers {', '.join(map(str, unseen))} of {self.name}. Add the inputs they "
+                "work on (such as pixel_values), or do not ask for them."
+            )
+
+    def _batch(
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        batch = dict(inputs)
+        if input_ids is not None:
+            batch["input_ids"] = input_ids
+            # Always explicit: positions that come without a mask can be mistaken for texts packed into one row.
+            batch["attention_mask"] = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return {name: value.to(self.device) for name, value in batch.items()} | uncached(self.hf)
+
+    def _positions(
+        self, batch: Mapping[str, Any], given: Tensor | None, rope: str, query_positions: Tensor | None
+    ) -> Tensor | None:
+        if rope not in ("post", "relative"):
+            raise QKPrismError(f'rope={rope!r} is not a frame. Choose "post" (as the model rotates) or "relative".')
+        mask: Tensor | None = batch.get("attention_mask")
+        positions = None if given is None else given.to(self.device)
+        if positions is None and mask is not None and not mask[:, 0].all() and self._takes_positions:
+            # Most models count padding on the left as text, which rotates every query and key of that row.
+            positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        if rope == "post" or not self.rotates:
+            return positions
+        if mask is None or query_positions is None:
+            raise QKPrismError('rope="relative" needs text and `query_positions`, the token of the query in each row.')
+        self._check_relative(mask.shape[1])
+        return _count_from(query_positions, mask, positions)
+
+    @cached_property
+    def rotates(self) -> bool:
+        """Whether queries and keys carry their position as a rotation."""
+        return any(name.endswith("inv_freq") for name, _ in self.hf.named_buffers())
+
+    @cached_property
+    def _takes_positions(self) -> bool:
+        """Whether 0, 1, 2, ... are the positions of a text; RoBERTa starts higher and must be left alone."""
+        if "position_ids" not in accepted(self.hf):
+            return False
+        text = probe_text(self.hf)
+        count = torch.arange(text["input_ids"].shape[1], device=self.device).expand_as(text["input_ids"])
+        return distance(self._probe_logits(text, count), self._probe_logits(text, None)) <= tolerance(self.dtype)
+
+    def _check_relative(self, tokens: int) -> None:
+        if "position_ids" not in accepted(self.hf):
+            raise QKPrismError(f'{self.name} rotates keys by positions that cannot be set. Use rope="post".')
+        trained = _length_of_fixed_rotation(self.hf.config.get_text_config())
+        if trained is not None and tokens > trained:
+            raise QKPrismError(
+                f"{self.name} changes its rotation beyond {trained} tokens, and the longest text here has {tokens}. "
+                'Use rope="post", or shorter texts.'
+            )
+        if not self._is_relative:
+            raise QKPrismError(f'The logits of {self.name} depend on more than distances. Use rope="post".')
+
+    @cached_property
+    def _is_relative(self) -> bool:
+        """Whether logits stay as they are when positions are counted from the query, tried on the probe."""
+        text = probe_text(self.hf)
+        relative = _count_from(_PROBE_ROWS, text["attention_mask"], None)
+        try:
+            return distance(self._probe_logits(text, relative), self._probe_logits(text, None)) <= tolerance(self.dtype)
+        except (IndexError, RuntimeError):  # a table of positions has no negative ones; NaN is left out of the logits
+            return False
+
+    def _probe_logits(self, text: Mapping[str, Tensor], positions: Tensor | None) -> Tensor:
+        """The attention logits of one query of each probe text, all layers and heads in a row."""
+        found: list[Tensor] = []
+
+        def keep(call: AttentionCall) -> None:
+            logits = call.logits(rows=_PROBE_ROWS)
+            found.append(logits[logits.isfinite()].cpu())
+
+        batch = dict(text) | uncached(self.hf) | ({} if positions is None else {"position_ids": positions})
+        with evaluating(self.hf), torch.no_grad(), self.tap(keep):
+            self.hf.base_model(**batch)
+        return torch.cat(found)
+
+
+def _count_from(query_positions: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:
+    """Positions (0, 1, 2, ... unless given) counted from the query of each row."""
+    if positions is None:
+        positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    return positions - positions.gather(1, query_positions.to(mask.device)[:, None])
+
+
+def _length_of_fixed_rotation(config: Any) -> int | None:
+    """The length beyond which the frequencies of the rotation depend on the text; None if they never do."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    settings = [rope, *(value for value in rope.values() if isinstance(value, Mapping))]
+    lengths = [
+        setting.get("original_max_position_embeddings") or config.max_position_embeddings
+        for setting in settings
+        if any(kind in str(setting.get("rope_type")) for kind in ("dynamic", "longrope"))
+    ]
+    return min(lengths, default=None)

@@ -1,0 +1,99 @@
+"""Ranks: planted ones are found, null data has none, and the energy rule's lack of a null is visible."""
+
+import pytest
+import torch
+from planted import planted
+
+from qkprism import decompose_vectors
+from qkprism.core.metrics import identity_like
+from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.core.rank import THRESHOLD, energy_rank, heldout_test, leading_run
+
+
+def heldout_ranks(draws, n, **options):
+    """The held-out rank of many independent draws, each a head of its own so that they are computed together."""
+    ranks = []
+    for start in range(0, draws, 25):
+        drawn = [planted(n, seed=seed, **options)[0] for seed in range(start, start + 25)]
+        query, key = torch.stack([v.query for v in drawn], 1), torch.stack(
+            [torch.stack([v.positive, v.negative], 1) for v in drawn], 2
+        )
+        side = torch.tensor([[1, -1]] * n)
+        plan = make_plan(
+            side=side,
+            text=torch.zeros_like(side),
+            cell=torch.full_like(side, -1),
+            weight=torch.ones(n),
+            fold=torch.tensor(assign_folds(range(n), seed=start)),
+            index=range(n),
+            reading="plain",
+            seed=0,
+        )
+        moments = Moments.zeros(range(25), query.shape[-1])
+        accumulate(moments, query[:, None], reduce_keys(moments, key, plan), plan)
+        eye = identity_like(moments.product)
+        ranks += leading_run(heldout_test(moments, eye, eye).t).tolist()
+    return ranks
+
+
+def test_energy_rank__is_the_fewest_that_reach_the_share():
+    strengths = torch.tensor([[3.0, 4.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).double()
+    assert energy_rank(strengths.sort(descending=True).values, 0.6).tolist() == [1, 1, 0]
+    assert energy_rank(strengths.sort(descending=True).values, 0.99).tolist() == [2, 1, 0]
+
+
+def test_leading_run__stops_at_the_first_that_fails():
+    assert leading_run(torch.tensor([9.0, 5.0, 1.0, 9.0]).double()).item() == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "n"), [(64, 256), (16, 200)])
+def test_heldout_rank__rarely_sees_a_rank_in_null_data(d, n):
+    ranks = heldout_ranks(1000, n, d=d, null=True)
+    assert sum(rank > 0 for rank in ranks) <= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "least"), [(256, 0.85), (600, 0.95)])
+def test_heldout_rank__is_exact_on_planted_data(n, least):
+    ranks = heldout_ranks(200, n)
+    assert sum(rank == 5 for rank in ranks) >= least * 200
+
+
+def test_heldout_rank__does_not_depend_on_the_size_of_the_means():
+    assert heldout_ranks(25, 400, mean=1.0) == heldout_ranks(25, 400, mean=30.0) == [5] * 25
+
+
+def test_energy_rank__sees_a_large_rank_in_pure_noise_and_the_null_shows_it():
+    vectors, _, _ = planted(256, rank=1, noise=1.0, seed=1, null=True)
+    feature = decompose_vectors(vectors.query, vectors.positive, vectors.negative)
+    assert feature.rank_energy > 10
+    assert feature.rank_heldout == 0
+    assert feature.strengths[0] < 1.5 * feature.spectrum.null_high[0]
+    assert "no direction holds" in feature.evidence
+
+
+def test_heldout_rank__sees_nothing_in_random_labels():
+    vectors, _, _ = planted(400, seed=5)
+    swap = torch.rand(400, generator=torch.Generator().manual_seed(0)) < 0.5
+    positive = torch.where(swap[:, None], vectors.negative, vectors.positive)
+    negative = torch.where(swap[:, None], vectors.positive, vectors.negative)
+    feature = decompose_vectors(vectors.query, positive, negative)
+    assert feature.rank_heldout == 0
+    assert feature.rank_energy > 0
+
+
+def test_strengths__stand_out_of_the_null_exactly_at_the_planted_rank():
+    vectors, _, _ = planted(600, seed=2)
+    spectrum = decompose_vectors(vectors.query, vectors.positive, vectors.negative).spectrum
+    for null in (spectrum.null_high, spectrum.shuffled_high):
+        assert torch.all(spectrum.strength[:5] > 2 * null[:5])
+        assert torch.all(spectrum.strength[5:15] < 1.5 * null[5:15])
+
+
+def test_heldout_test__needs_an_example_in_every_fold():
+    vectors, _, _ = planted(5, d=4, rank=1)
+    feature = decompose_vectors(vectors.query, vectors.positive, vectors.negative)
+    assert feature.rank_heldout is None
+    assert "not tested" in feature.evidence
+    assert THRESHOLD == feature.choices.threshold
