@@ -1,6 +1,6 @@
 """Writes boxes.jsonl, the example contrast: which box holds the object that is asked for?
 
-    python examples/make_boxes.py > examples/boxes.jsonl
+python examples/make_boxes.py > examples/boxes.jsonl
 """
 
 import json

@@ -59,7 +59,11 @@ def basis_change(d, condition=30.0, seed=0):
     """A random invertible A with this condition number."""
     g = torch.Generator().manual_seed(seed)
     left, right = orthonormal(d, d, g), orthonormal(d, d, g)
-    return left @ torch.diag(torch.logspace(0, -torch.log10(torch.tensor(condition)).item(), d, dtype=torch.float64)) @ right
+    return (
+        left
+        @ torch.diag(torch.logspace(0, -torch.log10(torch.tensor(condition)).item(), d, dtype=torch.float64))
+        @ right
+    )
 
 
 def changed(v, a):

@@ -18,7 +18,20 @@ from tiny import batch, one_thread, tiny  # noqa: F401
 
 CAUSAL = [
     *("llama", "llama3", "llama_yarn", "llama_linear", "qwen2", "qwen3", "qwen3_next", "mistral", "mixtral", "gpt2"),
-    *("gpt_neox", "opt", "phi", "phi3", "gemma2", "gemma3", "olmo2", "stablelm", "cohere", "gpt_oss", "deepseek_v3"),
+    *(
+        "gpt_neox",
+        "opt",
+        "phi",
+        "phi3",
+        "gemma2",
+        "gemma3",
+        "gemma4",
+        "olmo2",
+        "stablelm",
+        "cohere",
+        "gpt_oss",
+        "deepseek_v3",
+    ),
     "llava",
 ]
 ENCODERS = ["bert", "roberta", "modernbert", "distilbert", "albert", "esm"]

@@ -330,6 +330,8 @@ def test_chat__default_query_is_the_end_of_the_prompt() -> None:
 
 def test_chat__false_and_none_are_no_chat() -> None:
     assert one(byte_level(), BOXES, chat=False) == one(byte_level(), BOXES, chat=None) == one(byte_level(), BOXES)
+    tokenizer = byte_level(chat=CHAT)
+    assert one(tokenizer, BOXES, chat={}) == one(tokenizer, BOXES, chat=True) != one(tokenizer, BOXES)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +340,7 @@ def test_chat__false_and_none_are_no_chat() -> None:
         (None, "has no chat template; leave `chat` out"),
         ("{{ messages[0]['content'] }} {{ messages[0]['content'] }}", "shows the user's text 2 times"),
         ("hello", "shows the user's text 0 times"),
-        ("{{ raise_exception('no system role') }}", "the chat template refuses the message: no system role"),
+        ("{{ raise_exception('no\\n system role') }}", "the chat template refuses the message: no system role"),
     ],
 )
 def test_chat__refuses_a_template(template: str | None, reason: str) -> None:

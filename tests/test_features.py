@@ -232,7 +232,9 @@ def test_save__gives_back_the_same_features(factors, tmp_path):
         assert feature.spectrum.to_frame().equals(other.spectrum.to_frame())
         assert str(feature.summary()) == str(other.summary())
         assert (feature.notes, feature.choices, feature.provenance) == (other.notes, other.choices, other.provenance)
-    assert torch.equal(loaded.with_metric("raw")["z1", "L0H0"].key_basis, factors.with_metric("raw")["z1", "L0H0"].key_basis)
+    assert torch.equal(
+        loaded.with_metric("raw")["z1", "L0H0"].key_basis, factors.with_metric("raw")["z1", "L0H0"].key_basis
+    )
 
 
 def test_save__replaces_an_older_run_and_nothing_else(factors, tmp_path):

@@ -120,7 +120,9 @@ def test_moments__order_of_examples_changes_nothing():
     v = vectors()
     order = np.random.default_rng(0).permutation(90)
     ours, theirs = v.moments(), sliced(v, order).moments()
-    assert_close(contrastive_covariance(theirs, None, centred=True)[0], contrastive_covariance(ours, None, centred=True)[0])
+    assert_close(
+        contrastive_covariance(theirs, None, centred=True)[0], contrastive_covariance(ours, None, centred=True)[0]
+    )
 
 
 def test_moments__random_copies_depend_on_seed_and_example_only():

@@ -5,7 +5,7 @@ import torch
 from planted import planted
 
 from qkprism import decompose_vectors
-from qkprism.core.metrics import identity_like
+from qkprism.core.metrics import factor, identity_like
 from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys
 from qkprism.core.rank import THRESHOLD, energy_rank, heldout_test, leading_run
 
@@ -15,8 +15,9 @@ def heldout_ranks(draws, n, **options):
     ranks = []
     for start in range(0, draws, 25):
         drawn = [planted(n, seed=seed, **options)[0] for seed in range(start, start + 25)]
-        query, key = torch.stack([v.query for v in drawn], 1), torch.stack(
-            [torch.stack([v.positive, v.negative], 1) for v in drawn], 2
+        query, key = (
+            torch.stack([v.query for v in drawn], 1),
+            torch.stack([torch.stack([v.positive, v.negative], 1) for v in drawn], 2),
         )
         side = torch.tensor([[1, -1]] * n)
         plan = make_plan(
@@ -31,8 +32,7 @@ def heldout_ranks(draws, n, **options):
         )
         moments = Moments.zeros(range(25), query.shape[-1])
         accumulate(moments, query[:, None], reduce_keys(moments, key, plan), plan)
-        eye = identity_like(moments.product)
-        ranks += leading_run(heldout_test(moments, eye, eye).t).tolist()
+        ranks += leading_run(heldout_test(moments, factor(identity_like(moments.product))).t).tolist()
     return ranks
 
 
@@ -96,4 +96,4 @@ def test_heldout_test__needs_an_example_in_every_fold():
     feature = decompose_vectors(vectors.query, vectors.positive, vectors.negative)
     assert feature.rank_heldout is None
     assert "not tested" in feature.evidence
-    assert THRESHOLD == feature.choices.threshold
+    assert feature.choices.threshold == THRESHOLD

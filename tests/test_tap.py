@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,20 +126,17 @@ def test_tap__threads_do_not_meet() -> None:
     expected = vocabulary(hf, inputs)
     failures: list[object] = []
 
-    def work(layer: int | None) -> None:
+    def work(*layers: int) -> None:
+        seen: list[int] = []
         for _ in range(10):
-            seen: list[int] = []
-            if layer is None:
-                ok = torch.equal(vocabulary(hf, inputs), expected)
+            if layers:
+                output = model.run(**inputs, visit=lambda call: seen.append(call.layer), layers=layers, logits=True)
             else:
-                ok = torch.equal(
-                    model.run(**inputs, visit=lambda call: seen.append(call.layer), layers=[layer], logits=True),
-                    expected,
-                )
-                ok = ok and seen == [layer]
-            failures.extend([] if ok else [(layer, seen)])
+                output = vocabulary(hf, inputs)
+            failures.extend([] if torch.equal(output, expected) else [layers])
+        failures.extend([] if seen == [*layers] * 10 else [seen])
 
-    threads = [threading.Thread(target=work, args=(layer,)) for layer in (0, 1, None)]
+    threads = [threading.Thread(target=work, args=layers) for layers in ((0,), (1,), ())]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -265,13 +261,15 @@ def test_run__names_layers_that_do_not_exist_or_are_not_reached() -> None:
         seen.run(**text, visit=nothing, layers=[0, 7])
     with pytest.raises(QKPrismError, match="empty"):
         seen.run(**text, visit=nothing, layers=[])
-    looking = text | {"pixel_values": image, "input_ids": text["input_ids"].clone()}
-    looking["input_ids"][:, :9] = torch.where(torch.arange(9) < 9, 60, 0)
+    looking = {"pixel_values": image, "input_ids": torch.full((2, 9), 60), "attention_mask": torch.ones(2, 9).long()}
     whole = Model.wrap(hf, probe=looking)
     assert len(whole.layers) > len(seen.layers)
     whole.run(**text, visit=nothing)
-    with pytest.raises(QKPrismError, match=r"do not reach layers 0 .*pixel_values"):
-        whole.run(**text, visit=nothing, layers=[0], stop=False)
+    last = max(whole.layers)
+    for layers in ([0], [0, last]):
+        with pytest.raises(QKPrismError, match=r"do not reach layers 0 .*pixel_values"):
+            whole.run(**text, visit=nothing, layers=layers)
+    whole.run(looking["input_ids"], visit=nothing, layers=[0, last], inputs={"pixel_values": image})
 
 
 def test_run__gives_the_vocabulary_logits_of_the_model() -> None:
@@ -397,7 +395,7 @@ def test_edit__wrong_shapes_and_heads_are_named() -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gemma4"])
 def test_generate__key_columns_are_the_right_tokens(name: str, cache: str, attention: str) -> None:
     hf = tiny(name, attention=attention)
     model, calls = Model.wrap(hf), []
@@ -414,14 +412,14 @@ def test_generate__key_columns_are_the_right_tokens(name: str, cache: str, atten
     assert torch.equal(tapped, hf.generate(ids, **settings))
     whole: dict[int, AttentionCall] = {}
     model.run(tapped, visit=lambda call: whole.update({call.layer: call}))
-    assert len(calls) == 2 * 6
+    assert len(calls) == len(model.layers) * 6
     for layer, queries, columns, key, attention_seen in calls:
         filled = columns <= queries[-1]
         torch.testing.assert_close(key[:, :, filled], whole[layer].key[:, :, columns[filled]], atol=1e-5, rtol=1e-4)
         expected = whole[layer].attention(rows=slice(int(queries[0]), int(queries[-1]) + 1))
         torch.testing.assert_close(attention_seen[..., filled], expected[..., columns[filled]], atol=1e-5, rtol=1e-4)
         assert (attention_seen[..., ~filled] == 0).all()
-    assert [int(queries[0]) for _, queries, *_ in calls[::2]] == [0, 9, 10, 11, 12, 13]
+    assert [int(queries[0]) for _, queries, *_ in calls[:: len(model.layers)]] == [0, 9, 10, 11, 12, 13]
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])
@@ -472,9 +470,11 @@ def test_run__works_on_offloaded_models() -> None:
 
 def test_call__is_built_from_plain_arguments() -> None:
     query, key, value = torch.randn(3, 2, 4, 5, 8).unbind(0)
-    module = SimpleNamespace(is_causal=True)
-    call = AttentionCall.read("sdpa", module, (query, key[:, :2], value[:, :2]), (None,), {})  # type: ignore[arg-type]
+    call = AttentionCall.read("sdpa", nn.Identity(), (query, key[:, :2], value[:, :2]), (None,), {})
     expected = nn.functional.scaled_dot_product_attention(
         query, key[:, [0, 0, 1, 1]], value[:, [0, 0, 1, 1]], is_causal=True
     )
     torch.testing.assert_close(call.attention() @ value[:, [0, 0, 1, 1]], expected)
+    # An eager function that is given no mask sees everything.
+    call.implementation = "eager"
+    assert call.logits().isfinite().all()

@@ -37,15 +37,20 @@ _HYBRID = _GROUPED | {"num_hidden_layers": 4, "layer_types": ["linear_attention"
 _HYBRID |= {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "head_dim": 8}
 _HYBRID |= {"linear_value_head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _HYBRID |= {"shared_expert_intermediate_size": 24}
+_SHARING = _GROUPED | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_SHARING |= {"sliding_window": 4, "head_dim": 8}
+_SHARING |= {"num_kv_shared_layers": 2, "global_head_dim": 8, "vocab_size_per_layer_input": VOCABULARY}
+_SHARING |= {"hidden_size_per_layer_input": 4}
 
 
-def _rope(kind: str, **settings: float) -> dict[str, Any]:
+def _rope(kind: str, **settings: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, **settings}}
 
 
 _STRETCHED = {"factor": 4.0, "original_max_position_embeddings": 16}
 _LLAMA3 = _STRETCHED | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_LONG = {"short_factor": [1.0] * 4, "long_factor": [2.0, 3.0, 4.0, 5.0], "original_max_position_embeddings": 16}
+_LONG = _rope("longrope", short_factor=[1.0] * 4, long_factor=[2.0, 3.0, 4.0, 5.0])
+_LONG |= {"original_max_position_embeddings": 16}
 
 # name: (model class, config class, config arguments)
 _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -58,13 +63,18 @@ _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", _GROUPED | {"head_dim": 16}),
     "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", _HYBRID),
     "mistral": ("MistralForCausalLM", "MistralConfig", _GROUPED | {"sliding_window": 4}),
+    "ministral3": (
+        "Ministral3ForCausalLM",
+        "Ministral3Config",
+        _GROUPED | {"sliding_window": None} | _rope("yarn", **_STRETCHED, llama_4_scaling_beta=0.1),
+    ),
     "mixtral": ("MixtralForCausalLM", "MixtralConfig", _GROUPED | _EXPERTS),
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", _GPT2),
     "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", _BLOCK | {"rotary_pct": 0.5}),
     "opt": ("OPTForCausalLM", "OPTConfig", _BLOCK | {"ffn_dim": 40, "word_embed_proj_dim": 32, "pad_token_id": 1}),
     "phi": ("PhiForCausalLM", "PhiConfig", _GROUPED | {"partial_rotary_factor": 0.5}),
     "phi3": ("Phi3ForCausalLM", "Phi3Config", _GROUPED),
-    "phi3_long": ("Phi3ForCausalLM", "Phi3Config", _GROUPED | _rope("longrope", **_LONG)),
+    "phi3_long": ("Phi3ForCausalLM", "Phi3Config", _GROUPED | _LONG),
     "gemma2": (
         "Gemma2ForCausalLM",
         "Gemma2Config",
@@ -77,6 +87,7 @@ _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8}
         | {"layer_types": ["sliding_attention", "full_attention"]},
     ),
+    "gemma4": ("Gemma4ForCausalLM", "Gemma4TextConfig", _SHARING),
     "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", _GROUPED),
     "stablelm": ("StableLmForCausalLM", "StableLmConfig", _GROUPED | {"partial_rotary_factor": 0.5}),
     "cohere": ("CohereForCausalLM", "CohereConfig", _GROUPED),

@@ -1,10 +1,10 @@
 """qkprism: why did this attention head attend to that token?
 
-    import qkprism as qk
-    model    = qk.load("smollm2")
-    contrast = qk.Contrast.read("examples/boxes.jsonl")
-    heads    = qk.find_heads(model, contrast)
-    features = qk.decompose(model, contrast, heads=heads.top(8))
+import qkprism as qk
+model    = qk.load("smollm2")
+contrast = qk.Contrast.read("examples/boxes.jsonl")
+heads    = qk.find_heads(model, contrast)
+features = qk.decompose(model, contrast, heads=heads.top(8))
 """
 
 from qkprism.contrasts import Contrast, Example

@@ -26,7 +26,9 @@ class Head:
 
     def __post_init__(self) -> None:
         if self.layer < 0 or self.index < 0:
-            raise QKPrismError(f"A head needs a layer and an index from 0 up, not layer {self.layer}, index {self.index}.")
+            raise QKPrismError(
+                f"A head needs a layer and an index from 0 up, not layer {self.layer}, index {self.index}."
+            )
 
     def __str__(self) -> str:
         return f"L{self.layer}H{self.index}"
@@ -53,7 +55,9 @@ def all_heads(heads_per_layer: Mapping[int, int]) -> tuple[Head, ...]:
     return tuple(Head(layer, index) for layer, count in sorted(heads_per_layer.items()) for index in range(count))
 
 
-def check_heads(heads: Iterable[HeadLike] | HeadLike, heads_per_layer: Mapping[int, int], model: str) -> tuple[Head, ...]:
+def check_heads(
+    heads: Iterable[HeadLike] | HeadLike, heads_per_layer: Mapping[int, int], model: str
+) -> tuple[Head, ...]:
     """Parse heads, drop repeats, sort, and refuse those that the model does not have."""
     if isinstance(heads, (Head, str)) or (isinstance(heads, tuple) and len(heads) == 2 and isinstance(heads[0], int)):
         heads = [heads]  # type: ignore[list-item]

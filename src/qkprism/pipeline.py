@@ -1,6 +1,6 @@
 """The verbs on a model: `find_heads` and `decompose`.
 
-    prompts -> Contrast -> capture (one forward pass) -> Moments -> Features
+prompts -> Contrast -> capture (one forward pass) -> Moments -> Features
 """
 
 from __future__ import annotations
@@ -177,7 +177,9 @@ def _reading(contrast: Contrast, asked: Reading | None) -> Reading:
     if asked is not None and asked not in READINGS:
         raise QKPrismError(f"{asked!r} is not a reading of twins. Use {', '.join(READINGS[1:])}.")
     if len(twins) > 1:
-        raise QKPrismError(f"Some examples of {contrast.name!r} have a twin and some do not. Split the contrast in two.")
+        raise QKPrismError(
+            f"Some examples of {contrast.name!r} have a twin and some do not. Split the contrast in two."
+        )
     if twins == {False}:
         return "plain"
     return "symmetric" if asked in (None, "plain") else asked  # type: ignore[return-value]
@@ -199,9 +201,7 @@ def _encode(
 ) -> list[EncodedExample]:
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
-    encoded = encode(
-        model.tokenizer, examples, token=token, chat=chat, max_length=max_length, causal=model.is_causal
-    )
+    encoded = encode(model.tokenizer, examples, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
     if not encoded:
         raise QKPrismError("There are no examples.")
     for window in {model.layers[head.layer].window for head in heads}:
@@ -222,7 +222,9 @@ def _provenance(
         "revision": model.revision,
         "model_digest": model_digest(model.hf),
         "dtype": str(model.dtype).removeprefix("torch."),
-        "contrasts": {name: {"digest": c.digest, "n": len(c), "reading": readings[name]} for name, c in contrasts.items()},
+        "contrasts": {
+            name: {"digest": c.digest, "n": len(c), "reading": readings[name]} for name, c in contrasts.items()
+        },
         "options": options,
         "versions": _versions(),
     }

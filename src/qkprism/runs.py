@@ -51,9 +51,7 @@ def write_run(
     return target
 
 
-def read_run(
-    folder: str | os.PathLike[str], kind: str
-) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     """The manifest and the tensors of a run folder, after every digest has been checked."""
     place = Path(folder)
     manifest = read_manifest(place)

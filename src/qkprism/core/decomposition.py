@@ -1,6 +1,6 @@
 """From moments to features: dC, its SVD in a metric, its ranks and their evidence (paper, section 3; GAUGE.md).
 
-    M^1/2 C M^-1/2 = U s V^T,   key_basis = M^1/2 V,   query_basis = M^-1/2 U,   so C = query_basis diag(s) key_basis^T
+    M = R R^T,   R^T C R^-T = U s V^T,   key_basis = R V,   query_basis = R^-T U,   C = query_basis diag(s) key_basis^T
 
 Everything is float64 and batched over the heads of a layer.
 """
@@ -26,14 +26,14 @@ from qkprism.core.covariance import (
 )
 from qkprism.core.features import Choices, Feature, Gap, Metric, Spectrum
 from qkprism.core.metrics import (
-    Roots,
-    balanced_metric,
+    Factor,
+    balanced_factor,
     cell_covariance,
     contrast_metric,
     difference_square,
+    factor,
     identity_like,
     key_covariance,
-    roots,
 )
 from qkprism.core.moments import Moments
 from qkprism.core.rank import HeldOut, energy_rank, heldout_test, leading_run
@@ -48,7 +48,7 @@ class Space:
     """What the contrasts that are decomposed together share in one layer: metric and key covariance of each head."""
 
     metric: Float64[Tensor, "head d_head d_head"]
-    of_metric: Roots
+    factor: Factor
     within: Float64[Tensor, "head d_head d_head"]
     notes: tuple[str, ...]
 
@@ -115,8 +115,7 @@ def shared_space(moments: Sequence[Moments], choices: Choices) -> Space:
                 f"Only {smallest:.0f} effective examples for d_head {moments[0].d_head}: the contrast metric is noisy "
                 f"below about {FEW_EXAMPLES * moments[0].d_head:.0f}."
             )
-    of_metric = roots(metric)
-    return Space(metric[kv], Roots(of_metric.half[kv], of_metric.inverse_half[kv]), within[kv], tuple(notes))
+    return Space(metric[kv], factor(metric).pick(kv), within[kv], tuple(notes))
 
 
 def _decompose_contrast(
@@ -130,10 +129,10 @@ def _decompose_contrast(
 ) -> list[Feature]:
     centred = choices.center == "query" and moments.reading != "symmetric"
     covariance = contrastive_covariance(moments, None, centred=centred)
-    left, strengths, right = torch.linalg.svd(space.of_metric.whiten(covariance))
-    query_basis, key_basis = space.of_metric.inverse_half @ left, space.of_metric.half @ right.mT
+    left, strengths, right = torch.linalg.svd(space.factor.whiten(covariance))
+    query_basis, key_basis = space.factor.inverse.mT @ left, space.factor.root @ right.mT
     sign = _signs(key_basis)
-    heldout = heldout_test(moments, space.of_metric.half, space.of_metric.inverse_half)
+    heldout = heldout_test(moments, space.factor)
     spectra = _spectra(moments, space, covariance, strengths, right, heldout, centred=centred)
     raw, has_balance = energy_rank(spectra["raw"], choices.energy), not bool(spectra["balanced"].isnan().any())
     balanced = energy_rank(spectra["balanced"], choices.energy) if has_balance else None
@@ -187,15 +186,15 @@ def _spectra(
     *,
     centred: bool,
 ) -> dict[str, Float64[Tensor, "head d_head"]]:
-    flips = torch.linalg.svdvals(space.of_metric.whiten(flipped_covariances(moments, centred=centred)))
-    shuffles = torch.linalg.svdvals(space.of_metric.whiten(shuffled_covariances(moments, centred=centred)))
+    flips = torch.linalg.svdvals(space.factor.whiten(flipped_covariances(moments, centred=centred)))
+    shuffles = torch.linalg.svdvals(space.factor.whiten(shuffled_covariances(moments, centred=centred)))
     queries = query_square(moments)
     missing = torch.full_like(strengths, torch.nan)
-    balanced = balanced_metric(queries, space.within)
+    balanced = balanced_factor(queries, space.within)
     return {
         "strength": strengths,
         "raw": torch.linalg.svdvals(covariance),
-        "balanced": missing if balanced is None else torch.linalg.svdvals(roots(balanced).whiten(covariance)),
+        "balanced": missing if balanced is None else torch.linalg.svdvals(balanced.whiten(covariance)),
         "null_mean": flips.mean(0),
         "null_high": flips.amax(0),
         "shuffled_mean": shuffles.mean(0),
@@ -213,8 +212,8 @@ def _explained(queries: Tensor, space: Space, right: Tensor) -> Float64[Tensor, 
 
     In the whitened basis of the directions what is left is the sum of Q * K over the trailing block.
     """
-    q = right @ space.of_metric.half @ queries @ space.of_metric.half @ right.mT
-    k = right @ space.of_metric.inverse_half @ space.within @ space.of_metric.inverse_half @ right.mT
+    q = right @ space.factor.root.mT @ queries @ space.factor.root @ right.mT
+    k = right @ space.factor.inverse @ space.within @ space.factor.inverse.mT @ right.mT
     trailing = (q * k).flip((-1, -2)).cumsum(-1).cumsum(-2).diagonal(dim1=-2, dim2=-1).flip(-1)
     total = trailing[..., :1]
     left_over = torch.cat([trailing[..., 1:], torch.zeros_like(total)], -1)
@@ -223,16 +222,17 @@ def _explained(queries: Tensor, space: Space, right: Tensor) -> Float64[Tensor, 
 
 def _ceiling(queries: Tensor, within: Tensor) -> Float64[Tensor, "head d_head"]:
     """The most that any r directions explain: the leading eigenvalues of Sigma_q Sigma_k (balanced truncation)."""
-    root = roots(queries + 0.0).half
-    values = torch.linalg.eigvalsh(root @ within @ root).flip(-1).clamp(min=0)
+    values, vectors = torch.linalg.eigh(queries)
+    root = vectors * values.clamp(min=0).sqrt()[..., None, :]
+    values = torch.linalg.eigvalsh(root.mT @ within @ root).flip(-1).clamp(min=0)
     return values.cumsum(-1) / values.sum(-1, keepdim=True)
 
 
 def _salience_energy(moments: Moments, space: Space) -> Float64[Tensor, " head"]:
     """|mean part|^2 / (|mean part|^2 + |centred part|^2) in the feature's metric."""
     folds = every_fold(moments)
-    mean = space.of_metric.whiten(mean_part(moments, folds)).square().sum((1, 2))
-    centred = space.of_metric.whiten(contrastive_covariance(moments, None, centred=True)).square().sum((1, 2))
+    mean = space.factor.whiten(mean_part(moments, folds)).square().sum((1, 2))
+    centred = space.factor.whiten(contrastive_covariance(moments, None, centred=True)).square().sum((1, 2))
     return mean / (mean + centred)
 
 
@@ -248,7 +248,9 @@ def _gaps(moments: Moments, scaling: float) -> list[Gap] | None:
     each = moments.fold_product[used].double().diagonal(dim1=2, dim2=3).sum(-1) / weight[used][:, None] * scaling
     share = (weight[used] / weight.sum())[:, None]
     n = int(used.sum())
-    spread = (share.square() * (each - total).square()).sum(0) * n / (n - 1) if n > 1 else torch.full_like(total, torch.nan)
+    spread = (
+        (share.square() * (each - total).square()).sum(0) * n / (n - 1) if n > 1 else torch.full_like(total, torch.nan)
+    )
     return [
         Gap(float(total[i]), float(spread[i].sqrt()), float(total[i] - salience[i]), float(salience[i]))
         for i in range(len(total))

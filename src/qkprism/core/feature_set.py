@@ -73,7 +73,9 @@ class Features(Mapping[tuple[str, Head], Feature]):
         if (name, head) not in self.features:
             what = "head" if name in self.contrasts else "contrast"
             known = ", ".join(map(str, self.heads if what == "head" else self.contrasts))
-            raise QKPrismError(f"There is no feature for {what} {head if what == 'head' else name}. There are: {known}.")
+            raise QKPrismError(
+                f"There is no feature for {what} {head if what == 'head' else name}. There are: {known}."
+            )
         return self.features[name, head]
 
     def _key(self, key: tuple[str, HeadLike] | HeadLike) -> tuple[str, Head]:

@@ -1,8 +1,8 @@
 """`Feature`: the query-key subspace of one contrast in one head, with its rank and the evidence for it.
 
-    dC = query_basis diag(strengths) key_basis^T        in the feature's metric M (GAUGE.md)
-    coordinates: of a key key_basis^T M^-1 k, of a query query_basis^T M q
-    projector on keys: P = key_basis_r (M^-1 key_basis_r)^T, on queries P^T
+dC = query_basis diag(strengths) key_basis^T        in the feature's metric M (GAUGE.md)
+coordinates: of a key key_basis^T M^-1 k, of a query query_basis^T M q
+projector on keys: P = key_basis_r (M^-1 key_basis_r)^T, on queries P^T
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Choices:
     metric: Metric = "raw"
     rank: Rank = "balanced"
     energy: float = 0.99
-    threshold: float = 4.2
+    threshold: float = 4.5
     seed: int = 0
 
 

@@ -1,7 +1,7 @@
 """Metrics of a head's key space, in which directions, ranks and projectors are taken (GAUGE.md).
 
 A head computes only q.k, so a basis change q -> A^T q, k -> A^-1 k changes nothing about the model. A metric S that
-moves as S -> A^-1 S A^-T gives results that do not change either: S^1/2 C S^-1/2 only turns.
+moves as S -> A^-1 S A^-T gives results that do not change either: with S = R R^T, R^T C R^-T only turns.
 
     raw        identity: the paper's choice, which depends on the basis
     contrast   M0 = mean_f S_f / size(S_f),  M1 = M0 + 1e-4 size(M0) Sigma_k,  M = M1 + 0.5 N / (tr(M1^-1 N) / d)
@@ -31,28 +31,26 @@ Matrix = Float64[Tensor, "*batch d_head d_head"]
 
 
 @dataclass(frozen=True)
-class Roots:
-    """M^1/2 and M^-1/2 of a metric."""
+class Factor:
+    """A metric M = R R^T by a factor R and its inverse: any factor will do, they differ by a rotation."""
 
-    half: Matrix
-    inverse_half: Matrix
+    root: Matrix
+    inverse: Matrix
 
-    def whiten(self, matrix: Matrix) -> Matrix:
-        """M^1/2 C M^-1/2."""
-        return self.half @ matrix @ self.inverse_half
+    def whiten(self, covariance: Matrix) -> Matrix:
+        """R^T C R^-T: C in coordinates in which the metric is the identity."""
+        return self.root.mT @ covariance @ self.inverse.mT
 
-
-def symmetric_power(matrix: Matrix, power: float) -> Matrix:
-    """A power of a symmetric positive definite matrix."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * values.clamp(min=torch.finfo(values.dtype).tiny)[..., None, :] ** power) @ vectors.mT
+    def pick(self, index: list[int]) -> Factor:
+        """The factors of some of a batch of metrics."""
+        return Factor(self.root[index], self.inverse[index])
 
 
-def roots(metric: Matrix) -> Roots:
-    """Both symmetric roots of a metric."""
-    values, vectors = torch.linalg.eigh(metric)
-    root = values.clamp(min=torch.finfo(values.dtype).tiny).sqrt()[..., None, :]
-    return Roots((vectors * root) @ vectors.mT, (vectors / root) @ vectors.mT)
+def factor(metric: Matrix) -> Factor:
+    """The Cholesky factor of a metric."""
+    root = torch.linalg.cholesky(metric)
+    eye = torch.eye(metric.shape[-1], dtype=metric.dtype, device=metric.device)
+    return Factor(root, torch.linalg.solve_triangular(root, eye.expand_as(metric), upper=False))
 
 
 def identity_like(matrix: Matrix) -> Matrix:
@@ -117,14 +115,15 @@ def _size(metric: Matrix, matrix: Matrix) -> Float64[Tensor, "*batch 1 1"]:
     return ratio[..., None, None]
 
 
-def balanced_metric(queries: Matrix, within: Matrix) -> Matrix | None:
+def balanced_factor(queries: Matrix, within: Matrix) -> Factor | None:
     """The metric S with S Sigma_q S = Sigma_k, or None where a covariance is singular.
 
-    S = Sigma_q^-1/2 (Sigma_q^1/2 Sigma_k Sigma_q^1/2)^1/2 Sigma_q^-1/2, the geometric mean of Sigma_q^-1 and Sigma_k.
+    With Sigma_q = L L^T, Sigma_k = K K^T and the SVD L^T K = U s V^T, the factor is R = K V s^-1/2 and its inverse
+    s^-1/2 U^T L^T (the square-root method of balanced truncation, which never squares a condition number).
     """
     if is_singular(within) or is_singular(queries):
         return None
-    of_queries = roots(queries)
-    middle = symmetric_power(of_queries.half @ within @ of_queries.half, 0.5)
-    metric = of_queries.inverse_half @ middle @ of_queries.inverse_half
-    return (metric + metric.mT) / 2
+    of_queries, of_keys = torch.linalg.cholesky(queries), torch.linalg.cholesky(within)
+    left, values, right = torch.linalg.svd(of_queries.mT @ of_keys)
+    scale = values[..., None, :].rsqrt()
+    return Factor((of_keys @ right.mT) * scale, scale.mT * (left.mT @ of_queries.mT))

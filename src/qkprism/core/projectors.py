@@ -1,9 +1,10 @@
 """Projectors on the features of a head: what an edit moves and what an attribution counts (GAUGE.md).
 
-    one feature       P_f = M^1/2 V_r V_r^T M^-1/2
-    several at once   J = [V_1 V_2 ...], G = pinv(J), P_f = M^1/2 J_f G_f M^-1/2: oblique, P_f P_g = 0
+    one feature       P_f = R V_r V_r^T R^-1
+    several at once   J = [V_1 V_2 ...], G = pinv(J), P_f = R J_f G_f R^-1: oblique, P_f P_g = 0
 
-P acts on keys, P^T on queries. V are the whitened key directions of each feature, M the metric they share.
+P acts on keys, P^T on queries. V are the whitened key directions of each feature, M = R R^T
+the metric they share.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.features import Feature
-from qkprism.core.metrics import roots
+from qkprism.core.metrics import factor
 from qkprism.errors import QKPrismError
 
 DEPENDENT = 1e-8
@@ -51,8 +52,8 @@ def joint_projectors(features: Sequence[Feature]) -> Joint:
     head, metric = features[0].head, features[0].metric
     if any(f.head != head or not torch.equal(f.metric, metric) for f in features):
         raise QKPrismError("Joint projectors need features of one head that were decomposed in one call.")
-    of_metric, d_head = roots(metric), features[0].d_head
-    columns = [of_metric.inverse_half @ f.key_basis[:, : f.rank] for f in features]
+    shared, d_head = factor(metric), features[0].d_head
+    columns = [shared.inverse @ f.key_basis[:, : f.rank] for f in features]
     joint = torch.cat(columns, 1)
     if joint.shape[1] > d_head:
         ranks = " + ".join(str(f.rank) for f in features)
@@ -65,22 +66,22 @@ def joint_projectors(features: Sequence[Feature]) -> Joint:
     found, at = {}, 0
     for feature, own in zip(features, columns, strict=True):
         rows = inverse[at : at + own.shape[1]]
-        found[feature.contrast] = of_metric.half @ own @ rows @ of_metric.inverse_half
+        found[feature.contrast] = shared.root @ own @ rows @ shared.inverse
         at += own.shape[1]
     return Joint(found, condition)
 
 
 def span_projector(features: Sequence[Feature]) -> Float64[Tensor, "d_head d_head"]:
     """The projector on the joint span: a sum of projections would count the overlap twice."""
-    of_metric = roots(features[0].metric)
-    joint = torch.cat([of_metric.inverse_half @ f.key_basis[:, : f.rank] for f in features], 1)
+    shared = factor(features[0].metric)
+    joint = torch.cat([shared.inverse @ f.key_basis[:, : f.rank] for f in features], 1)
     left, values, _ = torch.linalg.svd(joint, full_matrices=False)
     kept = left[:, values > DEPENDENT * values.max()] if joint.shape[1] else left
-    return of_metric.half @ kept @ kept.mT @ of_metric.inverse_half
+    return shared.root @ kept @ kept.mT @ shared.inverse
 
 
 def principal_angles(first: Feature, second: Feature) -> Float64[Tensor, " angle"]:
     """Angles between the key subspaces of two features in their metric, in degrees, smallest first."""
-    inverse = roots(first.metric).inverse_half
+    inverse = factor(first.metric).inverse
     bases = [inverse @ f.key_basis[:, : f.rank] for f in (first, second)]
     return torch.rad2deg(torch.linalg.svdvals(bases[0].mT @ bases[1]).clamp(max=1).acos())

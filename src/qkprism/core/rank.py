@@ -7,7 +7,7 @@ it. The folds are split in two halves; each half's singular directions u_i, v_i 
     x_if = u_i^T C_f v_i        and        t_i = mean(x_i) / sqrt(pooled variance within halves / folds)
 
 over all folds of both halves. The held-out rank is the leading run of t above the threshold. It costs two SVDs. With
-8 folds and threshold 4.2 about 1% of null data sets get a rank (tests/test_rank.py measures it).
+8 folds and threshold 4.5 about 1% of null data sets get a rank (tests/test_rank.py measures it).
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from qkprism.core.covariance import contrastive_covariance, mean_part
+from qkprism.core.metrics import Factor
 from qkprism.core.moments import Moments
 
-THRESHOLD = 4.2
+THRESHOLD = 4.5
 ENERGY = 0.99
 
 
-def energy_rank(
-    strengths: Float64[Tensor, "*batch d_head"], energy: float = ENERGY
-) -> Int[Tensor, "*batch"]:
+def energy_rank(strengths: Float64[Tensor, "*batch d_head"], energy: float = ENERGY) -> Int[Tensor, "*batch"]:
     """The fewest leading strengths whose squares sum to this share of all."""
     squares = strengths.square()
     total = squares.sum(-1, keepdim=True)
@@ -55,12 +54,8 @@ class HeldOut:
     key_agreement: Float64[Tensor, "head d_head"]
 
 
-def heldout_test(
-    moments: Moments,
-    half_root: Float64[Tensor, "head d_head d_head"],
-    inverse_half_root: Float64[Tensor, "head d_head d_head"],
-) -> HeldOut | None:
-    """Test the directions of one half of the folds on the other, in the metric of the roots; None if a fold is empty.
+def heldout_test(moments: Moments, metric: Factor) -> HeldOut | None:
+    """Test the directions of one half of the folds on the other, in a metric; None if a fold is empty.
 
     Always on the centred part, except where the reading is a double difference already.
     """
@@ -68,15 +63,15 @@ def heldout_test(
     if bool((moments.count == 0).any()):
         return None
     centred = moments.reading != "symmetric"
-    each = [half_root @ contrastive_covariance(moments, _fold(moments, f), centred=centred) @ inverse_half_root for f in range(n_folds)]
+    each = [metric.whiten(contrastive_covariance(moments, _fold(moments, f), centred=centred)) for f in range(n_folds)]
     halves = [torch.arange(h, n_folds, 2, device=moments.weight.device) for h in (0, 1)]
     values, saliences, lefts, rights = [], [], [], []
     for ours, others in (halves, halves[::-1]):
-        whole = half_root @ contrastive_covariance(moments, ours, centred=centred) @ inverse_half_root
+        whole = metric.whiten(contrastive_covariance(moments, ours, centred=centred))
         left, _, right = torch.linalg.svd(whole)
         held = torch.stack([each[f] for f in others.tolist()])
         values.append(torch.einsum("hai,fhab,hib->fhi", left, held, right))
-        saliences.append(_salience(moments, ours, others, half_root, inverse_half_root))
+        saliences.append(_salience(moments, ours, others, metric))
         lefts.append(left)
         rights.append(right.mT)
     return HeldOut(
@@ -103,13 +98,11 @@ def _pooled_t(values: Float64[Tensor, "half fold *rest"]) -> Float64[Tensor, "*r
     return values.mean((0, 1)) / (variance / (values.shape[0] * values.shape[1])).sqrt().clamp(min=1e-300)
 
 
-def _salience(
-    moments: Moments, ours: Tensor, others: Tensor, half_root: Tensor, inverse_half_root: Tensor
-) -> Float64[Tensor, "fold head"]:
+def _salience(moments: Moments, ours: Tensor, others: Tensor, metric: Factor) -> Float64[Tensor, "fold head"]:
     """The mean part of each held-out fold along the direction of our half's mean part."""
 
     def whitened(folds: Tensor) -> Tensor:
-        return half_root @ mean_part(moments, folds) @ inverse_half_root
+        return metric.whiten(mean_part(moments, folds))
 
     direction = whitened(ours)
     size = direction.flatten(1).norm(dim=1).clamp(min=1e-300)

@@ -149,5 +149,3 @@ class ScoreSums:
         variance = (self.squares / self.weight - mean.square()).clamp(min=0)
         error = (variance / (effective - 1)).sqrt() if effective > 1 else torch.full_like(mean, torch.nan)
         return dict(zip(MEASURES, mean, strict=True)), dict(zip(MEASURES, error, strict=True))
-
-

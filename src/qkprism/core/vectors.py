@@ -1,7 +1,7 @@
 """The same decomposition from plain tensors, for vectors that come from elsewhere (TransformerLens, nnsight, a toy).
 
-    feature  = decompose_vectors(query, positive, negative)
-    features = decompose_vector_sets({"z1": Vectors(q1, p1, n1), "z2": Vectors(q2, p2, n2)})
+feature  = decompose_vectors(query, positive, negative)
+features = decompose_vector_sets({"z1": Vectors(q1, p1, n1), "z2": Vectors(q2, p2, n2)})
 """
 
 from __future__ import annotations
@@ -135,7 +135,5 @@ def decompose_vectors(
 ) -> Feature:
     """The feature of one contrast in one head, from its vectors."""
     own = Vectors(query, positive, negative, twin_query, weight, group)
-    found = decompose_vector_sets(
-        {name: own}, center=center, reading=reading, rank=rank, scaling=scaling, seed=seed
-    )
+    found = decompose_vector_sets({name: own}, center=center, reading=reading, rank=rank, scaling=scaling, seed=seed)
     return next(iter(found.values()))

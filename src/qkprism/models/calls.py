@@ -27,26 +27,26 @@ Rows = Int[Tensor, " batch"] | slice | None
 
 @dataclass(frozen=True)
 class CacheState:
-    """Where a call stands in the text: how many tokens came before it, and which token the first key column is."""
+    """Where a call stands in the text: how many tokens came before it, and whether its keys are of another text."""
 
     query_offset: int | Tensor = 0
-    key_offset: int = 0
+    crosses: bool = False
 
     @classmethod
     def read(cls, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CacheState:
         """Read the cache that an attention module is about to extend."""
         given = _named_arguments(module, args, kwargs)
+        crosses = given.get("key_value_states", given.get("encoder_hidden_states")) is not None
         cache, layer = given.get("past_key_values"), getattr(module, "layer_idx", None)
         if cache is None or layer is None:
-            return cls()
-        offset = cache.get_query_offset(layer)
-        if isinstance(offset, Tensor):
-            # A static cache counts in a tensor and changes it in place.
-            offset = offset.clone()
-        if given.get("key_value_states", given.get("encoder_hidden_states")) is None:
-            return cls(offset, cache.get_mask_sizes(1, layer)[1])
-        # Cross-attention: its keys are the encoder's tokens, and the self-attention of this layer has counted already.
-        return cls(offset - given["hidden_states"].shape[1], 0)
+            return cls(0, crosses)
+        shares = getattr(module, "is_kv_shared_layer", False)
+        offset = cache.get_query_offset(0 if shares else layer)
+        if crosses or shares:
+            # The keys are not this module's own, and the module whose cache is read has counted this pass already.
+            return cls(offset - given["hidden_states"].shape[1], crosses)
+        # A static cache counts in a tensor and changes it in place.
+        return cls(offset.clone() if isinstance(offset, Tensor) else offset)
 
 
 def _named_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,8 +139,16 @@ class AttentionCall:
 
     @property
     def key_positions(self) -> Int[Tensor, " key_token"]:
-        """The token of each key column; columns of a static cache that are not filled yet lie after every query."""
-        return torch.arange(self.key.shape[2], device=self.key.device) + self.cache.key_offset
+        """The token of each key column.
+
+        A cache that keeps a window drops the oldest tokens, so its last column is the last query; the empty columns at
+        the end of a static cache come out as tokens after every query, which no mask lets through.
+        """
+        columns = torch.arange(self.key.shape[2], device=self.key.device)
+        if self.cache.crosses:
+            return columns
+        dropped = self.cache.query_offset + self.query.shape[2] - self.key.shape[2]
+        return columns + (dropped.clamp_min(0) if isinstance(dropped, Tensor) else max(dropped, 0))
 
     def logits(
         self, heads: Sequence[int] | None = None, rows: Rows = None

@@ -71,7 +71,8 @@ class Template:
         try:
             prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # templates are programs: they may raise anything
-            raise QKPrismError(f"the chat template refuses the message: {error}") from error
+            reason = " ".join(str(error).split())
+            raise QKPrismError(f"the chat template refuses the message: {reason}") from error
         return f"{prompt}{self.answer_prefix}"
 
     def prompt(self, text: str) -> Prompt:

@@ -98,11 +98,11 @@ def encode(
         raise QKPrismError(f"token={token!r} is unknown; a span gives its 'last', its 'first' or 'every' token.")
     if max_length is not None and max_length < 1:
         raise QKPrismError(f"max_length={max_length} leaves no token; give at least 1, or None for whole texts.")
-    rules = _Rules(token, causal, max_length, tokenizer.truncation_side, bool(chat))
+    template = None if chat is None or chat is False else Template.of(tokenizer, chat)
+    rules = _Rules(token, causal, max_length, tokenizer.truncation_side, template is not None)
     sources = [example.source or f"example {index}" for index, example in enumerate(examples)]
     marked = [item for source, example in zip(sources, examples, strict=True) for item in _marked(source, example)]
     _require_offsets(tokenizer, marked)
-    template = Template.of(tokenizer, chat) if chat else None
     texts = _encode_texts(tokenizer, marked, template, rules)
     return [
         EncodedExample(index, next(texts), next(texts) if example.twin else None, example.weight, example.group, source)

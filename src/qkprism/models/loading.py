@@ -68,7 +68,11 @@ def load(
 
 
 def _wrap_loaded(
-    model: PreTrainedModel | Loaded, dtype: object, device: object, device_map: object, probe: Mapping[str, Tensor] | None
+    model: PreTrainedModel | Loaded,
+    dtype: object,
+    device: object,
+    device_map: object,
+    probe: Mapping[str, Tensor] | None,
 ) -> Model:
     if any(option is not None for option in (dtype, device, device_map)):
         raise QKPrismError("This model is loaded already: set its dtype and device before you give it to load.")

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -97,19 +97,20 @@ class Model:
     def tap(self, visit: Visitor, *, layers: Iterable[int] | None = None, stop: bool = False) -> Tap:
         """Show attention calls to `visit` while the `with` block is open, for instance around `hf.generate`.
 
-        With `stop` a forward pass ends inside the last layer asked for.
+        With `stop` a forward pass ends inside the last layer asked for. A pass that does not reach a layer named in
+        `layers` is an error.
         """
         wanted = self._wanted(layers)
         numbers: dict[str, tuple[int | None, ...]] = {self.layers[number].name: () for number in wanted}
         for number, layer in self.layers.items():
             if layer.name in numbers:
                 numbers[layer.name] += (number if number in wanted else None,)
-        return Tap(self.hf, visit, layers=numbers, stop_at=wanted[-1] if stop else None)
+        return Tap(self.hf, visit, layers=numbers, stop_at=wanted[-1] if stop else None, strict=layers is not None)
 
     def run(
         self,
         input_ids: Int[Tensor, "batch token"] | None = None,
-        attention_mask: Int[Tensor, "batch token"] | None = None,
+        attention_mask: Int[Tensor, "batch token"] | Bool[Tensor, "batch token"] | None = None,
         visit: Visitor | None = None,
         *,
         layers: Iterable[int] | None = None,
@@ -134,9 +135,8 @@ class Model:
             if visit is None:
                 output = runner(**batch)
             else:
-                with self.tap(visit, layers=layers, stop=stop and not logits) as tap:
+                with self.tap(visit, layers=layers, stop=stop and not logits):
                     output = runner(**batch)
-                self._check_seen(tap, layers)
         return output.logits if logits else None
 
     def _wanted(self, layers: Iterable[int] | None) -> list[int]:
@@ -149,14 +149,6 @@ class Model:
                 f"Its attention layers are {', '.join(map(str, self.layers))}."
             )
         return [number for number in self.layers if number in asked]
-
-    def _check_seen(self, tap: Tap, layers: Iterable[int] | None) -> None:
-        unseen = [] if layers is None else [number for number in self._wanted(layers) if not tap.calls[number]]
-        if unseen:
-            raise QKPrismError(
-                f"These inputs do not reach layers {', '.join(map(str, unseen))} of {self.name}. Add the inputs they "
-                "work on (such as pixel_values), or do not ask for them."
-            )
 
     def _batch(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs: Mapping[str, Tensor]

@@ -66,7 +66,8 @@ class Tap:
     `layers` maps names of attention modules to the layer numbers of their successive calls in one pass: nearly always
     one, more where layers share weights, None for a call that is not wanted. Without it every module is shown,
     numbered in the order of the first calls. `stop_at=n` ends the pass inside layer n: after the visitor has seen it
-    and before its attention is computed. `visit_output` sees what the model's own attention function returned.
+    and before its attention is computed. `visit_output` sees what the model's own attention function returned. A pass
+    that reaches none of the layers, or with `strict` not all of them, is an error.
     """
 
     def __init__(
@@ -76,15 +77,16 @@ class Tap:
         *,
         layers: Layers | None = None,
         stop_at: int | None = None,
+        strict: bool = False,
         visit_output: OutputVisitor | None = None,
     ) -> None:
         self.hf, self.visit, self.layers = hf, visit, layers
-        self.stop_at, self.visit_output = stop_at, visit_output
+        self.stop_at, self.strict, self.visit_output = stop_at, strict, visit_output
         self.calls: Counter[int] = Counter()
         self._names: dict[nn.Module, str] = {}
         self._turns: Counter[nn.Module] = Counter()
         self._caches: dict[nn.Module, CacheState] = {}
-        self._completed = False
+        self._heard = self._completed = False
         self._undo: list[Callable[[], object]] = []
 
     def __enter__(self) -> Tap:
@@ -93,7 +95,7 @@ class Tap:
         self._names = {module: name for name, module in self._modules()}
         self.calls.clear()
         self._turns.clear()
-        self._completed = False
+        self._heard = self._completed = False
         try:
             self._install()
         except BaseException:
@@ -103,15 +105,28 @@ class Tap:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         self._restore()
-        if error is None and self._completed and not self.calls:
+        stopped = isinstance(error, _Stop) and error.tap is self
+        if stopped or (error is None and self._completed):
+            self._check_calls()
+        return stopped
+
+    def _check_calls(self) -> None:
+        if not self._heard:
             raise QKPrismError(
                 f"{type(self.hf).__name__} ran without calling the attention interface of transformers, so nothing was "
                 "read. If the model is compiled, give the original; otherwise this architecture is not supported."
             )
-        return isinstance(error, _Stop) and error.tap is self
+        wanted = {number for numbers in (self.layers or {}).values() for number in numbers if number is not None}
+        unseen = sorted(wanted - set(self.calls))
+        if unseen and (self.strict or not self.calls):
+            raise QKPrismError(
+                f"These inputs do not reach layers {', '.join(map(str, unseen))} of {type(self.hf).__name__}. Add the "
+                "inputs that they work on (such as pixel_values), or do not ask for them."
+            )
 
     def number(self, module: nn.Module) -> int | None:
         """The layer number of the call that this module makes now; None if it is not wanted."""
+        self._heard = True
         if module not in self._names:
             return None
         self._turns[module] += 1

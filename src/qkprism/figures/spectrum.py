@@ -1,0 +1,349 @@
+"""`spectrum_figure`: how many directions a feature has, and what speaks for them (paper, section 3; rank.py).
+
+Three panels over the same directions: strengths beside their two nulls, the held-out t of each direction, and the
+share of logit variance that the first directions explain beside the most that as many could.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.figures.theme import GRID, INK, MUTED, ROLES, WIDTH, axis, finish, number, shortened
+
+if TYPE_CHECKING:
+    from qkprism.core.features import Feature, Spectrum
+
+NARROW = 820  # below this many pixels the panels are stacked
+SHOWN = 20
+_PANEL = 300
+_TITLES = ("Strength beside its nulls", "Held-out test", "Logit variance explained")
+_UNDER = 120  # pixels of axis and legend below a panel
+_BETWEEN = _UNDER + 36  # stacked panels
+
+
+def spectrum_figure(feature: Feature, *, width: int = WIDTH) -> go.Figure:
+    """Strengths beside their nulls, held-out t, and logit variance explained; `width` in pixels."""
+    stacked = width < NARROW
+    fig = _panels(width, stacked=stacked)
+    shown = shown_directions(feature)
+    _draw_strengths(fig, feature, shown)
+    _draw_heldout(fig, feature, shown)
+    _draw_explained(fig, feature.spectrum)
+    _mark_ranks(fig, feature)
+    for i, title in enumerate(_TITLES, 1):
+        fig.add_annotation(
+            text=f"<b>{title}</b>",
+            name="panel",
+            xref=f"{axis('x', i)} domain",
+            yref=f"{axis('y', i)} domain",
+            x=0,
+            y=1,
+            xanchor="left",
+            yanchor="bottom",
+            yshift=34 if i == 1 or not stacked else 8,
+            showarrow=False,
+        )
+        name = "direction, strongest first" if i < 3 else "number of leading directions"
+        fig.layout[f"xaxis{i}"].update(title_text=name, range=[0.2, shown + 0.7])
+    fig.update_xaxes(matches="x")
+    height = 3 * _PANEL + 2 * _BETWEEN if stacked else _PANEL
+    fig.update_layout({axis("legend", i): _legend_below(fig, i, height) for i in (1, 2, 3)})
+    return finish(
+        fig,
+        title=_title(feature),
+        subtitle=_subtitle(feature),
+        caption=_caption(feature, shown, stacked=stacked),
+        width=width,
+        plot_height=height,
+        above=62,
+        below=_UNDER,
+    )
+
+
+def shown_directions(feature: Feature) -> int:
+    """How many directions the figure opens with; the others are reached by zooming out."""
+    return min(feature.d_head, max(SHOWN, 2 * feature.rank, 2 * (feature.rank_heldout or 0)))
+
+
+def _panels(width: int, *, stacked: bool) -> go.Figure:
+    if stacked:
+        return make_subplots(rows=3, cols=1, vertical_spacing=_BETWEEN / (3 * _PANEL + 2 * _BETWEEN))
+    return make_subplots(rows=1, cols=3, horizontal_spacing=72 / (width - 88))
+
+
+def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
+    spectrum = feature.spectrum
+    numbers = _numbers(feature.d_head)
+    for kind, name in (("shuffled", "shuffled labels"), ("null", "random signs")):
+        color = ROLES["shuffled_null" if kind == "shuffled" else "sign_flip_null"]
+        for part, fill in (("high", None), ("mean", "tonexty")):
+            fig.add_scatter(
+                x=numbers,
+                y=getattr(spectrum, f"{kind}_{part}").tolist(),
+                name=f"{name}, mean to highest" if part == "mean" else f"{name}, highest",
+                mode="lines",
+                line={"color": color, "width": 1.5 if part == "mean" else 0, "dash": "dash"},
+                fill=fill,
+                fillcolor=_faded(color),
+                legend="legend",
+                legendgroup=kind,
+                showlegend=part == "mean",
+                hoverinfo="skip",
+                xaxis="x",
+                yaxis="y",
+            )
+    fig.add_scatter(
+        x=numbers,
+        y=spectrum.strength.tolist(),
+        name="strength",
+        mode="lines+markers",
+        line={"color": ROLES["strength"], "width": 1.5},
+        marker={"size": 6},
+        legend="legend",
+        hovertext=[_strength_text(spectrum, i) for i in range(feature.d_head)],
+        hoverinfo="text",
+        xaxis="x",
+        yaxis="y",
+    )
+    series = [
+        getattr(spectrum, name)[:shown].tolist()
+        for name in ("strength", "null_mean", "null_high", "shuffled_mean", "shuffled_high")
+    ]
+    values = [v for one in series for v in one if math.isfinite(v) and v > 0]
+    top = max(values, default=1.0)
+    linear = [0, 1.06 * top]
+    # numerical zeros of data without full rank would stretch the axis over many decades
+    log = [math.log10(max(min(values, default=0.1), 1e-6 * top)) - 0.1, math.log10(top) + 0.1]
+    fig.layout.yaxis.update(
+        title_text=f"strength (unscaled logits, {feature.choices.metric} metric)",
+        type="log",
+        range=log,
+        minorloglabels="complete",
+    )
+    fig.update_layout(
+        updatemenus=[
+            {
+                "type": "buttons",
+                "showactive": False,
+                "buttons": [
+                    {
+                        "label": "log / linear",
+                        "method": "relayout",
+                        "args": [{"yaxis.type": "linear", "yaxis.range": linear}],
+                        "args2": [{"yaxis.type": "log", "yaxis.range": log}],
+                    }
+                ],
+                "x": fig.layout.xaxis.domain[1],
+                "xanchor": "right",
+                "y": fig.layout.yaxis.domain[1],
+                "yanchor": "bottom",
+                "pad": {"b": 32, "t": 0, "l": 0, "r": 0},
+                "font": {"size": 11, "color": MUTED},
+                "bgcolor": "white",
+                "bordercolor": GRID,
+            }
+        ],
+    )
+
+
+def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
+    t, run, threshold = feature.spectrum.t.tolist(), feature.rank_heldout or 0, feature.choices.threshold
+    numbers = _numbers(feature.d_head)
+    fig.layout.yaxis2.update(title_text="held-out t (standard errors above 0)")
+    if feature.rank_heldout is None or not any(map(math.isfinite, t)):
+        fig.layout.yaxis2.update(range=[0, 2 * threshold])
+        _notice(fig, 2, "not tested")
+        # an empty panel still needs its axes
+        fig.add_scatter(x=numbers, y=[None] * len(t), showlegend=False, hoverinfo="skip", xaxis="x2", yaxis="y2")
+        return
+    texts = [_heldout_text(feature, i) for i in range(feature.d_head)]
+    parts = (
+        (f"leading run above {threshold:g}", slice(0, run), ROLES["strength"]),
+        ("not counted", slice(run, None), "white"),
+    )
+    for name, part, color in parts:
+        fig.add_scatter(
+            x=numbers[part],
+            y=t[part],
+            name=name,
+            mode="markers",
+            marker={"size": 8, "color": color, "line": {"color": ROLES["strength"], "width": 1.5}},
+            legend="legend2",
+            hovertext=texts[part],
+            hoverinfo="text",
+            xaxis="x2",
+            yaxis="y2",
+        )
+    fig.add_shape(
+        type="line",
+        name="threshold",
+        xref="x2 domain",
+        yref="y2",
+        x0=0,
+        x1=1,
+        y0=threshold,
+        y1=threshold,
+        line={"color": INK, "width": 1.5, "dash": "dash"},
+    )
+    seen = [v for v in t[:shown] if math.isfinite(v)] + [threshold, 0.0]
+    margin = 0.06 * (max(seen) - min(seen))
+    fig.layout.yaxis2.update(range=[min(seen) - margin, max(seen) + margin])
+
+
+def _draw_explained(fig: go.Figure, spectrum: Spectrum) -> None:
+    explained, ceiling = spectrum.explained.tolist(), spectrum.ceiling.tolist()
+    numbers = _numbers(len(explained))
+    for name, values, color, dash in (
+        ("most that any directions can", ceiling, ROLES["ceiling"], "dash"),
+        ("these directions", explained, ROLES["explained"], "solid"),
+    ):
+        fig.add_scatter(
+            x=numbers,
+            y=values,
+            name=name,
+            mode="lines" if dash == "dash" else "lines+markers",
+            line={"color": color, "width": 1.5, "dash": dash},
+            marker={"size": 6},
+            legend="legend3",
+            hovertext=[
+                f"first {r}: {_percent(own)} explained, ceiling {_percent(most)}"
+                for r, own, most in zip(numbers, explained, ceiling, strict=True)
+            ],
+            hoverinfo="text",
+            xaxis="x3",
+            yaxis="y3",
+        )
+    fig.layout.yaxis3.update(title_text="share of the variance of logits", range=[0, 1.03], tickformat=".0%")
+    if not any(map(math.isfinite, explained)):
+        _notice(fig, 3, "not available")
+
+
+def _mark_ranks(fig: go.Figure, feature: Feature) -> None:
+    """Lines behind the last direction of each rank, named above the first panel."""
+    marks = [(feature.rank, f"rank {feature.rank} ({_rule(feature)})", "solid")]
+    if feature.rank_heldout == feature.rank:
+        marks = [(feature.rank, f"rank {feature.rank} ({_rule(feature)}, and held out)", "solid")]
+    elif feature.rank_heldout is not None:
+        marks.append((feature.rank_heldout, f"held out {feature.rank_heldout}", "dot"))
+    shown = shown_directions(feature)
+    for row, (rank, label, dash) in enumerate(marks):
+        for i in (1, 2, 3):
+            fig.add_shape(
+                type="line",
+                name=label,
+                xref=axis("x", i),
+                yref=f"{axis('y', i)} domain",
+                x0=rank + 0.5,
+                x1=rank + 0.5,
+                y0=0,
+                y1=1,
+                line={"color": INK, "width": 1, "dash": dash},
+            )
+        fig.add_annotation(
+            text=label,
+            name="rank",
+            xref="x",
+            yref="y domain",
+            x=rank + 0.5,
+            y=1,
+            xanchor="left" if rank < 0.25 * shown else "right" if rank > 0.75 * shown else "center",
+            yanchor="bottom",
+            yshift=14 * (len(marks) - 1 - row),
+            showarrow=False,
+            font={"size": 11, "color": INK},
+        )
+
+
+def _legend_below(fig: go.Figure, panel: int, height: int) -> dict[str, Any]:
+    """A legend under the axis of a panel, where it hides no data."""
+    across, up = fig.layout[f"xaxis{panel}"].domain, fig.layout[f"yaxis{panel}"].domain
+    place = {"x": across[0], "xanchor": "left", "y": up[0] - 48 / height, "yanchor": "top"}
+    return place | {"font": {"size": 11}, "tracegroupgap": 0, "traceorder": "reversed", "itemwidth": 30}
+
+
+def _notice(fig: go.Figure, panel: int, text: str) -> None:
+    """Words in the middle of a panel that has nothing to show."""
+    place = {"xref": f"{axis('x', panel)} domain", "yref": f"{axis('y', panel)} domain", "x": 0.5, "y": 0.5}
+    fig.add_annotation(text=text, name="notice", showarrow=False, font={"size": 14, "color": MUTED}, **place)
+
+
+def _rule(feature: Feature) -> str:
+    rule = feature.choices.rank
+    if isinstance(rule, int):
+        return "as set"
+    return "energy" if rule == "balanced" and feature.rank_balanced is None else rule
+
+
+def _title(feature: Feature) -> str:
+    model = feature.provenance.get("model")
+    place = f"{feature.head} of {shortened(model)}" if model else str(feature.head)
+    return f"{shortened(feature.contrast)} in {place}: rank {feature.rank}"
+
+
+def _subtitle(feature: Feature) -> str:
+    same = abs(feature.n_effective - feature.n) < 0.5
+    gap = feature.logit_gap
+    parts = [
+        feature.evidence,
+        f"n = {feature.n}" if same else f"n = {feature.n} ({feature.n_effective:.0f} effective)",
+        f"logit gap {number(gap.total, gap.error)}" if gap else "no logit gap within a prompt",
+    ]
+    if math.isfinite(feature.salience_energy):
+        t = "" if math.isnan(feature.salience_t) else f" (t = {feature.salience_t:.1f})"
+        parts.append(f"salience {_percent(feature.salience_energy)} of energy{t}")
+    return " · ".join(parts)
+
+
+def _caption(feature: Feature, shown: int, *, stacked: bool) -> str:
+    first, second, third = ("Top", "Middle", "Bottom") if stacked else ("Left", "Middle", "Right")
+    middle = (
+        f"{second}: each direction on examples that did not choose it; filled ones count, up to the first below "
+        f"the line at {feature.choices.threshold:g}."
+    )
+    if feature.rank_heldout is None:
+        middle = f"{second}: {feature.evidence}."
+    seen = f"Shown: {shown} of {feature.d_head} directions; double-click for all." if shown < feature.d_head else ""
+    parts = [
+        f"{first}: directions above both bands are stronger than chance makes them (grey: random signs on the examples; "
+        "orange: positive and negative dealt anew among the marked keys).",
+        middle,
+        f"{third}: how much of the head's logits these directions carry; far below the dashed line, the head also "
+        "uses others.",
+        " ".join([seen, *feature.notes]),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _strength_text(spectrum: Spectrum, i: int) -> str:
+    return (
+        f"direction {i + 1}<br>strength {number(float(spectrum.strength[i]))}"
+        f"<br>random signs: mean {number(float(spectrum.null_mean[i]))}, highest {number(float(spectrum.null_high[i]))}"
+        f"<br>shuffled labels: mean {number(float(spectrum.shuffled_mean[i]))}, "
+        f"highest {number(float(spectrum.shuffled_high[i]))}"
+    )
+
+
+def _heldout_text(feature: Feature, i: int) -> str:
+    spectrum = feature.spectrum
+    return (
+        f"direction {i + 1}<br>held-out t {number(float(spectrum.t[i]))}"
+        f"<br>agreement of two halves up to here: queries {number(float(spectrum.query_agreement[i]))}, "
+        f"keys {number(float(spectrum.key_agreement[i]))} (chance {number((i + 1) / feature.d_head)})"
+    )
+
+
+def _numbers(d_head: int) -> list[int]:
+    return list(range(1, d_head + 1))
+
+
+def _percent(share: float) -> str:
+    return "none" if math.isnan(share) else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def _faded(color: str) -> str:
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.25)"
