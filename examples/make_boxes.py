@@ -6,7 +6,28 @@ python examples/make_boxes.py > examples/boxes.jsonl
 import json
 import random
 
-OBJECTS = "hat jam pen cup key map ring coin book lamp bell rope drum fork shoe vase clock knife flute candle".split()
+OBJECTS = [
+    "hat",
+    "jam",
+    "pen",
+    "cup",
+    "key",
+    "map",
+    "ring",
+    "coin",
+    "book",
+    "lamp",
+    "bell",
+    "rope",
+    "drum",
+    "fork",
+    "shoe",
+    "vase",
+    "clock",
+    "knife",
+    "flute",
+    "candle",
+]
 BOXES = "ABCDEFGHJKLMNOPQRSTUVWXYZ"
 
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from planted import planted, two_factors
 
+from planted import planted, two_factors
 from qkprism import Features, QKPrismError, Vectors, decompose_vector_sets, decompose_vectors
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.projectors import joint_projectors, principal_angles, projector, span_projector

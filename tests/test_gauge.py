@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from planted import basis_change, changed, two_factors
 
+from planted import basis_change, changed, two_factors
 from qkprism import Vectors, decompose_vector_sets
 from qkprism.core.covariance import contrastive_covariance, query_square
 from qkprism.core.metrics import balanced_factor, key_covariance

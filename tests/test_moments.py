@@ -1,10 +1,10 @@
 """Laws of the moments: they equal a brute-force computation, whatever the order and the chunks, and they add."""
 
 import numpy as np
-import oracle
 import pytest
 import torch
 
+import oracle
 from qkprism import QKPrismError, Vectors
 from qkprism.core.covariance import (
     contrastive_covariance,

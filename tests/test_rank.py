@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from planted import planted
 
+from planted import planted
 from qkprism import decompose_vectors
 from qkprism.core.metrics import factor, identity_like
 from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys

@@ -60,8 +60,8 @@ def check_heads(
 ) -> tuple[Head, ...]:
     """Parse heads, drop repeats, sort, and refuse those that the model does not have."""
     if isinstance(heads, (Head, str)) or (isinstance(heads, tuple) and len(heads) == 2 and isinstance(heads[0], int)):
-        heads = [heads]  # type: ignore[list-item]
-    parsed = sorted({Head.parse(head) for head in heads})  # type: ignore[union-attr]
+        heads = [heads]
+    parsed = sorted({Head.parse(head) for head in heads})
     if not parsed:
         raise QKPrismError("No head was named. Name at least one, such as L18H6, or leave `heads` out for all of them.")
     for head in parsed:

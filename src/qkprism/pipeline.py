@@ -6,9 +6,8 @@ prompts -> Contrast -> capture (one forward pass) -> Moments -> Features
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -26,9 +25,9 @@ from qkprism.core.scores import MEASURES, HeadScores, ScoreSums
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch, EncodedExample, TokenChoice, check_reach, encode
 from qkprism.models.chat import Chat
 from qkprism.models.digest import model_digest
+from qkprism.models.encoding import Batch, EncodedExample, TokenChoice, check_reach, encode
 from qkprism.models.model import Frame, Model
 
 Contrasts = Contrast | Sequence[Contrast] | Mapping[str, Contrast]
@@ -106,8 +105,8 @@ def find_heads(
 
     with _bar(len(encoded), "examples", progress) as tick:
         for batch in Batches(model, sorted(sites), batch_size=batch_size).run(encoded, visit):
-            for layer, values in current.items():
-                sums[layer].add(values.double(), batch.weight.double())
+            for layer, measured in current.items():
+                sums[layer].add(measured.double(), batch.weight.double())
             current.clear()
             tick(len(batch.examples))
     read = [sums[layer].read() for layer in sites]
@@ -182,7 +181,7 @@ def _reading(contrast: Contrast, asked: Reading | None) -> Reading:
         )
     if twins == {False}:
         return "plain"
-    return "symmetric" if asked in (None, "plain") else asked  # type: ignore[return-value]
+    return "symmetric" if asked in (None, "plain") else asked
 
 
 def _heads(model: Model, heads: Heads) -> tuple[Head, ...]:
@@ -205,11 +204,12 @@ def _encode(
     if not encoded:
         raise QKPrismError("There are no examples.")
     for window in {model.layers[head.layer].window for head in heads}:
-        check_reach(encoded, window)
+        check_reach(encoded, window, causal=model.is_causal)
     longest = max(encoded, key=lambda example: example.length)
     if model.max_positions is not None and longest.length > model.max_positions:
         raise QKPrismError(
-            f"{longest.source}: {longest.length} tokens are more than the {model.max_positions} positions of {model.name}."
+            f"{longest.source}: {longest.length} tokens are more than the {model.max_positions} positions "
+            f"of {model.name}."
         )
     return encoded
 

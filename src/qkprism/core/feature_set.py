@@ -82,7 +82,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         if isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str):
             return key[0], Head.parse(key[1])
         if len(self.contrasts) == 1:
-            return self.contrasts[0], Head.parse(key)  # type: ignore[arg-type]
+            return self.contrasts[0], Head.parse(key)
         raise QKPrismError(f"Name the contrast and the head, such as features[{self.contrasts[0]!r}, 'L18H6'].")
 
     def __contains__(self, key: object) -> bool:
@@ -225,15 +225,12 @@ def _feature(row: Mapping[str, Any], tensors: Mapping[str, Tensor], provenance: 
     gap = scalars.pop("logit_gap")
     for name in ("salience_energy", "salience_t"):  # JSON has no NaN
         scalars[name] = float("nan") if scalars[name] is None else scalars[name]
-    return Feature(
-        **{
-            **scalars,
-            "head": Head.parse(scalars["head"]),
-            "choices": Choices(**scalars["choices"]),
-            "notes": tuple(scalars["notes"]),
-            "logit_gap": None if gap is None else Gap(**{k: float("nan") if v is None else v for k, v in gap.items()}),
-        },
-        **{key: tensors[key] for key in _TENSORS},
-        spectrum=Spectrum(**{s.name: tensors[f"spectrum.{s.name}"] for s in fields(Spectrum)}),
-        provenance=provenance,
-    )
+    scalars |= {key: tensors[key] for key in _TENSORS}
+    scalars |= {
+        "head": Head.parse(scalars["head"]),
+        "choices": Choices(**scalars["choices"]),
+        "notes": tuple(scalars["notes"]),
+        "logit_gap": None if gap is None else Gap(**{k: float("nan") if v is None else v for k, v in gap.items()}),
+        "spectrum": Spectrum(**{s.name: tensors[f"spectrum.{s.name}"] for s in fields(Spectrum)}),
+    }
+    return Feature(**scalars, provenance=provenance)

@@ -46,9 +46,9 @@ class Spectrum:
 
     `strength` and its nulls are in the feature's metric. `null_*` come from random signs on the examples,
     `shuffled_*` from sides dealt anew among the marked keys. `*_agreement[r]` is the mean squared cosine between the
-    spans of the first r + 1 directions of two halves of the examples (chance: (r + 1) / d_head). `explained[r]` is the share of the variance of logits
-    (queries and keys drawn independently) that the first r + 1 directions explain, `ceiling[r]` the most that any
-    r + 1 directions can.
+    spans of the first r + 1 directions of two halves of the examples (chance: (r + 1) / d_head). `explained[r]` is the
+    share of the variance of logits (queries and keys drawn independently) that the first r + 1 directions explain,
+    `ceiling[r]` the most that any r + 1 directions can.
     """
 
     strength: Float64[Tensor, " d_head"]

@@ -174,7 +174,7 @@ class Plan:
     def to(self, device: str | torch.device) -> Plan:
         """A copy on another device."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: v.to(device) for k, v in moved.items() if isinstance(v, Tensor)})
+        return replace(self, **{k: v.to(device) for k, v in moved.items() if isinstance(v, Tensor)})  # type: ignore[arg-type]
 
 
 def make_plan(
@@ -266,55 +266,65 @@ def accumulate(
     plan: Plan,
 ) -> None:
     """Add the products of queries and key rows (from `reduce_keys`) of some examples."""
+    by_fold = plan.fold.argsort(stable=True)  # then each fold is a slice
+    query, rows, weight, sign = query[by_fold], rows[:, by_fold], plan.weight[by_fold], plan.sign[:, by_fold]
     kv = torch.tensor(moments.kv_index, device=query.device)
     slots = slots_of(plan.reading)
     q = rearrange(slot_queries(query.double(), plan.reading), "slot example head d -> slot head example d")
     d = rearrange(rows.double(), "row example kv d -> row kv example d")
-    w, difference, positive, shuffles = plan.weight, d[:slots], d[slots], d[slots + 1 :]
-    weighted = q * w[:, None]
-    _add_folds(moments, weighted, difference, kv, plan)
-    moments.product.add_((weighted.mT @ difference[:, kv]).sum(0))
-    moments.positive.add_((positive * w[:, None]).sum(1))
-    moments.positive_product.add_(weighted[0].mT @ positive[kv])
+    q, difference, positive = q * weight[:, None], d[:slots], d[slots]
+    own = difference[:, kv]
+    _add_folds(moments, q, difference * weight[:, None], own, plan.fold[by_fold], weight)
+    moments.positive.add_((positive * weight[:, None]).sum(1))
+    moments.positive_product.add_(q[0].mT @ positive[kv])
     texts = rearrange(query.double(), "example text head d -> head (example text) d")
-    repeated = w.repeat_interleave(query.shape[1])[:, None] / query.shape[1]
+    repeated = weight.repeat_interleave(query.shape[1])[:, None] / query.shape[1]
     moments.query_square.add_((texts * repeated).mT @ texts)
     whole = difference.sum(0)
-    moments.difference_square.add_((whole * w[:, None]).mT @ whole)
-    _add_nulls(moments, weighted, difference, shuffles, kv, plan)
+    moments.difference_square.add_((whole * weight[:, None]).mT @ whole)
+    _add_flips(moments, q, difference * weight[:, None], own, sign, weight)
+    _add_shuffles(moments, q, rearrange(d[slots + 1 :], "(shuffle slot) ... -> shuffle slot ...", slot=slots), weight)
 
 
-def _add_folds(moments: Moments, weighted: Tensor, difference: Tensor, kv: Tensor, plan: Plan) -> None:
-    moments.count.index_add_(0, plan.fold, torch.ones_like(plan.weight))
-    moments.weight.index_add_(0, plan.fold, plan.weight)
-    moments.weight_square.index_add_(0, plan.fold, plan.weight**2)
-    for fold in plan.fold.unique().tolist():
-        chosen = plan.fold == fold
-        q, d = weighted[:, :, chosen], difference[:, :, chosen]
-        moments.query[:, fold] += q.sum(2)
-        moments.difference[:, fold] += (d * plan.weight[chosen][:, None]).sum(2)
-        moments.fold_product[fold] += (q.mT @ d[:, kv]).sum(0).float()
-
-
-def _add_nulls(
-    moments: Moments, weighted: Tensor, difference: Tensor, shuffles: Tensor, kv: Tensor, plan: Plan
+def _add_folds(
+    moments: Moments, q: Tensor, weighted: Tensor, own: Tensor, fold: Tensor, weight: Float64[Tensor, " example"]
 ) -> None:
-    """Sign-flipped copies, in which no query belongs to its difference, and copies with the sides shuffled."""
-    slots = slots_of(plan.reading)
-    moments.flip_weight.add_(plan.sign @ plan.weight)
-    for flip, sign in enumerate(plan.sign):
-        flipped = weighted * sign[:, None]
-        moments.flip_query[flip] += flipped.sum(2)
-        moments.flip_difference[flip] += (difference * (sign * plan.weight)[:, None]).sum(2)
-        moments.flip_product[flip] += _single_product(flipped, difference[:, kv])
+    """Products by fold, and their sum; examples are sorted by fold."""
+    moments.count.index_add_(0, fold, torch.ones_like(weight))
+    moments.weight.index_add_(0, fold, weight)
+    moments.weight_square.index_add_(0, fold, weight**2)
+    end = 0
+    for number, size in enumerate(torch.bincount(fold, minlength=N_FOLDS).tolist()):
+        start, end = end, end + size
+        if size:
+            part = slice(start, end)
+            product = (q[:, :, part].mT @ own[:, :, part]).sum(0)
+            moments.product.add_(product)
+            moments.fold_product[number] += product.float()
+            moments.query[:, number] += q[:, :, part].sum(2)
+            moments.difference[:, number] += weighted[:, :, part].sum(2)
+
+
+def _add_flips(
+    moments: Moments, q: Tensor, weighted: Tensor, own: Tensor, sign: Tensor, weight: Float64[Tensor, " example"]
+) -> None:
+    """Copies with a random sign on each example, in which no query belongs to its difference."""
+    moments.flip_weight.add_(sign @ weight)
+    moments.flip_query.add_(einsum(sign, q, "flip example, slot head example d -> flip slot head d"))
+    moments.flip_difference.add_(einsum(sign, weighted, "flip example, slot kv example d -> flip slot kv d"))
+    q, own = q.float(), own.float()
+    for flip, signs in enumerate(sign.float()):
+        moments.flip_product[flip] += ((q * signs[:, None]).mT @ own).sum(0)
+
+
+def _add_shuffles(
+    moments: Moments, q: Tensor, shuffled: Float64[Tensor, "shuffle slot kv_head example d_head"], weight: Tensor
+) -> None:
+    """Copies with the sides of each example dealt anew."""
+    moments.shuffle_difference.add_((shuffled * weight[:, None]).sum(3))
+    kv, left, right = list(moments.kv_index), q.float().mT, shuffled.float()
     for shuffle in range(N_SHUFFLES):
-        d = shuffles[shuffle * slots : (shuffle + 1) * slots]
-        moments.shuffle_difference[shuffle] += (d * plan.weight[:, None]).sum(2)
-        moments.shuffle_product[shuffle] += _single_product(weighted, d[:, kv])
-
-
-def _single_product(q: Float64[Tensor, "slot head example d_head"], d: Tensor) -> Float[Tensor, "head d_head d_head"]:
-    return (q.float().mT @ d.float()).sum(0)
+        moments.shuffle_product[shuffle] += (left @ right[shuffle][:, kv]).sum(0)
 
 
 def assign_folds(groups: Sequence[str | int], seed: int = 0) -> list[int]:
@@ -324,7 +334,7 @@ def assign_folds(groups: Sequence[str | int], seed: int = 0) -> list[int]:
     True
     """
     names = list(dict.fromkeys(groups))
-    sizes = {name: 0 for name in names}
+    sizes = dict.fromkeys(names, 0)
     for name in groups:
         sizes[name] += 1
     shuffled = [names[i] for i in np.random.default_rng((seed, len(names))).permutation(len(names))]

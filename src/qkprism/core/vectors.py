@@ -37,8 +37,8 @@ class Vectors:
     twin_query: Float[Tensor, "example d_head"] | None = None
     weight: Float[Tensor, " example"] | None = None
     group: Sequence[str | int] | None = None
-    positive_label: Int[Tensor, "example *positive_key"] | None = None
-    negative_label: Int[Tensor, "example *negative_key"] | None = None
+    positive_label: Int[Tensor, example * positive_key] | None = None
+    negative_label: Int[Tensor, example * negative_key] | None = None
 
     def moments(self, reading: Reading | None = None, seed: int = 0) -> Moments:
         """Their sums, with one head."""
@@ -78,7 +78,7 @@ class Vectors:
             if asked not in (None, "plain"):
                 raise QKPrismError(f"The reading {asked!r} needs twins: give twin_query.")
             return "plain"
-        return "symmetric" if asked in (None, "plain") else asked  # type: ignore[return-value]
+        return "symmetric" if asked in (None, "plain") else asked
 
     def _check(self, positive: Tensor, negative: Tensor) -> None:
         for name, keys in (("positive", positive), ("negative", negative)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,13 @@ if TYPE_CHECKING:
     from qkprism.core.features import Feature
     from qkprism.core.scores import HeadScores
 
-_LEFT, _RIGHT = 64, 120  # pixels beside a map, for the axis and the colour bar
-_BETWEEN = 64  # pixels between panels
+_LEFT, _RIGHT = 64, 124  # pixels beside a map, for the axis and the colour bar
+_BETWEEN = 60  # pixels between panels
 _BEST = 5
+_ENERGY = (
+    "Energy rule: the fewest directions with {energy:g}% of the energy; right of the dot they count noise, left of it "
+    "they miss weak directions that hold."
+)
 
 
 @dataclass(frozen=True)
@@ -64,14 +69,31 @@ MEASURES = MappingProxyType(
 )
 _SEE = MappingProxyType(
     {
-        "accuracy": "How often the marked key with the most attention is a positive one. Picking a marked key at random "
-        "gives {chance}: darker than that on the colour bar is better than chance.",
+        "accuracy": "How often the marked key with the most attention is a positive one. Chance, picking a marked key "
+        "at random, is {chance}.",
         "accuracy_all": "How often the token with the most attention, of all in the text, is a positive key.",
         "attention_positive": "How much attention the positive keys get together.",
         "attention_negative": "How much attention the negative keys get together.",
-        "ratio": "How much of the attention on marked keys is on positive ones. Equal attention on each gives {chance}.",
-        "logit_gap": "Mean logit of positive minus negative keys. Blue heads prefer positive keys, red ones negative keys.",
+        "ratio": "How much of the attention on marked keys is on positive ones. Equal attention gives {chance}.",
+        "logit_gap": "Mean logit of positive minus negative keys: blue heads prefer positive keys, red ones negative.",
     }
+)
+
+
+@dataclass(frozen=True)
+class RankMark:
+    """One kind of rank and how it is drawn; sizes differ so that equal ranks are all seen."""
+
+    name: str
+    title: str
+    symbol: str
+    size: int
+
+
+RANKS = (
+    RankMark("rank_heldout", "held out", "circle", 9),
+    RankMark("rank_balanced", "energy rule, balanced metric", "square-open", 13),
+    RankMark("rank_energy", "energy rule, raw metric", "diamond-open", 19),
 )
 
 
@@ -132,15 +154,18 @@ def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.
     finite = [v for v in values.values() if math.isfinite(v)]
     chance = scores.chance if measure in ("accuracy", "ratio") else None
     fig.update_layout(coloraxis=_colors(measure, finite, chance, grid))
+    _name_bar(fig, grid, shown.unit)
     best = _highest(values) if len(values) > 2 * _BEST else []
     for head in best:
         _outline(fig, grid, head)
+    errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
     lines = [_SEE[measure].format(chance=f"{scores.chance:.2g}")]
+    if known := [error for error in errors.values() if math.isfinite(error)]:
+        lines.append(f"Standard errors over examples: {median(known):.2g} in the median head.")
     if best:
-        errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
         named = ", ".join(f"{head} {number(values[head], errors[head])}" for head in best)
-        lines.append(f"Outlined: the {len(best)} highest, {named} (± one standard error over examples).")
-    if _gaps(grid, values):
+        lines.append(f"\nOutlined: the {len(best)} highest, {named}.")
+    if len(finite) < len(grid.layers) * len(grid.indices):
         lines.append("Grey: not scored.")
     model = scores.provenance.get("model")
     facts = [shortened(model)] if model else []
@@ -148,11 +173,12 @@ def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.
         fig,
         title=f"{shown.title} ({shown.unit})",
         subtitle=" · ".join([*facts, _count(len(scores), "head"), _count(scores.n, "example")]),
-        caption="\n".join([" ".join(lines[:1]), " ".join(lines[1:])]),
+        caption=" ".join(lines),
         width=width,
         plot_height=grid.height,
         left=_LEFT,
         right=_RIGHT,
+        above=24,
     )
 
 
@@ -172,39 +198,285 @@ def _rank_map(features: Features, width: int) -> go.Figure:
     names, grid = features.contrasts, Grid.of(features.heads, width)
     height = len(names) * grid.height + (len(names) - 1) * _BETWEEN
     fig = make_subplots(rows=len(names), cols=1, vertical_spacing=_BETWEEN / height if len(names) > 1 else 0)
-    ranks = {name: _of_contrast(features, name) for name in names}
     for panel, name in enumerate(names, 1):
-        values = {head: _maybe(feature.rank_heldout) for head, feature in ranks[name].items()}
-        texts = {head: _summary_text(feature) for head, feature in ranks[name].items()}
+        own = _of_contrast(features, name)
+        values = {head: _known(feature.rank_heldout) for head, feature in own.items()}
+        texts = {head: _summary_text(feature) for head, feature in own.items()}
         _draw_map(fig, panel, grid, values, texts, letters=_whole, absent="not computed")
-        _name_panel(fig, panel, name, names)
-    known = [f.rank_heldout for f in features.values() if f.rank_heldout is not None]
-    top = max([1, *known])
-    bar = _bar(grid, "held-out rank<br>(directions)") | {"tickformat": "d", "dtick": max(1, math.ceil(top / 6))}
+        _name_panel(fig, panel, name, names, width=grid.width)
+        if panel < len(names):
+            fig.layout[f"xaxis{panel}"].title.text = None
+    top = max([1, *(f.rank_heldout or 0 for f in features.values())])
+    bar = _bar(grid) | {"tickformat": "d", "dtick": max(1, math.ceil(top / 6))}
     fig.update_layout(coloraxis={"colorscale": _scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar})
-    return _finish_ranks(fig, features, width, height, left=_LEFT, right=_RIGHT, grey=len(known) < len(features))
+    _name_bar(fig, grid, "directions")
+    absent = len(features) < len(names) * len(grid.layers) * len(grid.indices)
+    return finish(
+        fig,
+        title="Held-out rank of each head",
+        subtitle=_facts(features),
+        caption=_rank_caption(features, "Grey: not computed." if absent else ""),
+        width=width,
+        plot_height=height,
+        left=_LEFT,
+        right=_RIGHT,
+        above=30,
+    )
 
 
 def _rank_dots(features: Features, width: int) -> go.Figure:
     names, heads = features.contrasts, sorted(features.heads)
     columns = min(len(names), max(1, width // 300))
     rows = math.ceil(len(names) / columns)
-    panel_height = max(120, 30 * len(heads))
-    height = rows * panel_height + (rows - 1) * (_BETWEEN + 40)
+    below = _BETWEEN + 32
+    height = rows * max(120, 30 * len(heads)) + (rows - 1) * below
     fig = make_subplots(
         rows=rows,
         cols=columns,
         horizontal_spacing=72 / (width - _LEFT - 24) if columns > 1 else 0,
-        vertical_spacing=(_BETWEEN + 40) / height if rows > 1 else 0,
+        vertical_spacing=below / height if rows > 1 else 0,
     )
     for panel, name in enumerate(names, 1):
-        _draw_dots(fig, panel, _of_contrast(features, name), feature_color(name, names))
-        _name_panel(fig, panel, name, names)
-    top = max(r or 0 for f in features.values() for r in (f.rank_heldout, f.rank_balanced, f.rank_energy))
-    fig.update_xaxes(title_text="rank (directions)", range=[-0.04 * max(top, 5), 1.06 * max(top, 5)], matches="x")
-    fig.update_yaxes(
-        tickvals=list(range(len(heads))), ticktext=[str(h) for h in heads], range=[len(heads) - 0.4, -0.6], matches="y"
+        _draw_dots(fig, panel, heads, _of_contrast(features, name), feature_color(name, names))
+        _name_panel(fig, panel, name, names, width=(width - _LEFT - 24) // columns - 72)
+    for rank in RANKS:  # a legend without the colour of any one contrast
+        marker = _marker(rank, INK)
+        fig.add_scatter(x=[None], y=[None], mode="markers", name=rank.title, marker=marker, hoverinfo="skip")
+    top = max(5, *(_ranks(feature)[rank.name] or 0 for feature in features.values() for rank in RANKS))
+    ticks = {"tickvals": list(range(len(heads))), "ticktext": [str(head) for head in heads]}
+    fig.update_xaxes(title_text="rank (directions)", range=[-0.05 * top, 1.07 * top], matches="x")
+    fig.update_yaxes(range=[len(heads) - 0.4, -0.6], matches="y", **ticks)
+    fig.update_layout(
+        legend={"orientation": "h", "x": 0, "y": 1 + 28 / height, "yanchor": "bottom", "traceorder": "normal"}
     )
-    fig.update_layout(legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1 + 36 / height, "yanchor": "bottom"})
-    grey = any(f.rank_heldout is None for f in features.values())
-    return _finish_ranks(fig, features, width, height, left=_LEFT, right=24, grey=grey, above=64)
+    return finish(
+        fig,
+        title="Ranks of the chosen heads",
+        subtitle=_facts(features),
+        caption=_rank_caption(features, _ENERGY.format(energy=100 * features.choices.energy)),
+        width=width,
+        plot_height=height,
+        left=_LEFT,
+        above=62,
+    )
+
+
+def _ranks(feature: Feature) -> dict[str, int | None]:
+    return {rank.name: getattr(feature, rank.name) for rank in RANKS}
+
+
+def _marker(rank: RankMark, color: str) -> dict[str, Any]:
+    return {"symbol": rank.symbol, "size": rank.size, "color": color, "line": {"width": 1.6, "color": color}}
+
+
+def _draw_dots(fig: go.Figure, panel: int, heads: Sequence[Head], own: Mapping[Head, Feature], color: str) -> None:
+    place = {"xaxis": axis("x", panel), "yaxis": axis("y", panel), "showlegend": False}
+    rows = {head: row for row, head in enumerate(heads) if head in own}
+    ends = {head: [r for r in _ranks(own[head]).values() if r is not None] for head in rows}
+    fig.add_scatter(
+        x=[x for head in rows for x in (min(ends[head]), max(ends[head]), None)],
+        y=[y for row in rows.values() for y in (row, row, None)],
+        mode="lines",
+        name="span",
+        line={"color": MISSING, "width": 2},
+        hoverinfo="skip",
+        **place,
+    )
+    for rank in reversed(RANKS):
+        fig.add_scatter(
+            x=[_ranks(own[head])[rank.name] for head in rows],
+            y=list(rows.values()),
+            mode="markers",
+            name=rank.name,
+            marker=_marker(rank, color if rank.name == "rank_heldout" else MUTED),
+            hovertext=[_summary_text(own[head]) for head in rows],
+            hoverinfo="text",
+            **place,
+        )
+
+
+def _draw_map(
+    fig: go.Figure,
+    panel: int,
+    grid: Grid,
+    values: Mapping[Head, float],
+    texts: Mapping[Head, str],
+    *,
+    letters: Callable[[float], str],
+    absent: str,
+) -> None:
+    """Two layers of cells: the values, and grey where there is none."""
+    cells = grid.heads()
+    shown = [[values.get(head, math.nan) for head in row] for row in cells]
+    hover = [[texts.get(head, f"{head}: {absent}") for head in row] for row in cells]
+    words = [["" if math.isnan(value) else letters(value) for value in row] for row in shown]
+    place = {"xaxis": axis("x", panel), "yaxis": axis("y", panel), "xgap": 1, "ygap": 1, "hoverinfo": "text"}
+    fig.add_heatmap(
+        z=[[1.0 if math.isnan(value) else None for value in row] for row in shown],
+        name="missing",
+        colorscale=[[0, MISSING], [1, MISSING]],
+        showscale=False,
+        hovertext=hover,
+        **place,
+    )
+    room = grid.fits(max(len(word) for row in words for word in row))
+    fig.add_heatmap(
+        z=[[None if math.isnan(value) else value for value in row] for row in shown],
+        name="values",
+        coloraxis="coloraxis",
+        hovertext=hover,
+        text=words,
+        texttemplate="%{text}" if room else None,
+        textfont={"size": 10},
+        **place,
+    )
+    for letter, numbers, name in (("x", grid.layers, "layer"), ("y", grid.indices, "head")):
+        size = grid.cell[0] if letter == "x" else grid.cell[1]
+        step = max(1, math.ceil((22 if letter == "x" else 15) / size))
+        fig.layout[f"{letter}axis{panel}"].update(
+            title_text=name if list(numbers) == list(range(len(numbers))) else f"{name} (others {absent})",
+            tickvals=list(range(0, len(numbers), step)),
+            ticktext=[str(number) for number in numbers[::step]],
+            showgrid=False,
+            range=[-0.5, len(numbers) - 0.5] if letter == "x" else [len(numbers) - 0.5, -0.5],
+        )
+    fig.layout[f"xaxis{panel}"].domain = [0, grid.share]
+
+
+def _outline(fig: go.Figure, grid: Grid, head: Head) -> None:
+    column, row = grid.place(head)
+    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    fig.add_shape(type="rect", name=str(head), line={"color": INK, "width": 2}, **corners)
+
+
+def _name_panel(fig: go.Figure, panel: int, name: str, names: Sequence[str], *, width: int) -> None:
+    square = f"<span style='color:{feature_color(name, names)}'>■</span>"
+    fig.add_annotation(
+        text=f"{square} <b>{plain(shortened(name, max(12, width // 8)))}</b>",
+        name="panel",
+        xref=f"{axis('x', panel)} domain",
+        yref=f"{axis('y', panel)} domain",
+        x=0,
+        y=1,
+        xanchor="left",
+        yanchor="bottom",
+        yshift=4,
+        showarrow=False,
+    )
+
+
+def _colors(measure: str, values: Sequence[float], chance: float | None, grid: Grid) -> dict[str, Any]:
+    bar = _bar(grid)
+    if measure == "logit_gap":
+        top = max(map(abs, values), default=1.0) or 1.0
+        return {"colorscale": _scale(DIVERGING), "cmin": -top, "cmax": top, "colorbar": bar}
+    top = MEASURES[measure].top or max(values, default=1.0) or 1.0
+    if chance is not None:
+        ticks = [t for t in (0, 0.25, 0.5, 0.75, 1) if abs(t - chance) > 0.07]
+        bar |= {"tickvals": [*ticks, chance], "ticktext": [*map(str, ticks), f"{chance:.2g} chance"]}
+    return {"colorscale": _scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar}
+
+
+def _scale(colors: Sequence[str]) -> list[list[Any]]:
+    return [[i / (len(colors) - 1), color] for i, color in enumerate(colors)]
+
+
+def _bar(grid: Grid) -> dict[str, Any]:
+    return {
+        "thickness": 14,
+        "len": min(grid.height, 260),
+        "lenmode": "pixels",
+        "x": grid.share,
+        "xanchor": "left",
+        "xpad": 12,
+        "y": 1,
+        "yanchor": "top",
+        "ypad": 0,
+        "outlinewidth": 0,
+        "tickfont": {"size": 11},
+    }
+
+
+def _name_bar(fig: go.Figure, grid: Grid, name: str) -> None:
+    """Name the colour bar above it; plotly's own title runs into the ticks."""
+    place = {"xref": "paper", "yref": "paper", "x": grid.share, "xanchor": "left", "xshift": 11, "y": 1, "yshift": 5}
+    fig.add_annotation(text=name, name="bar", yanchor="bottom", showarrow=False, font={"size": 12}, **place)
+
+
+def _highest(values: Mapping[Head, float]) -> list[Head]:
+    finite = [head for head, value in values.items() if math.isfinite(value)]
+    return sorted(finite, key=lambda head: -values[head])[:_BEST]
+
+
+def _of_contrast(features: Features, name: str) -> dict[Head, Feature]:
+    return {head: feature for (contrast, head), feature in features.items() if contrast == name}
+
+
+def _facts(features: Features) -> str:
+    model = features.provenance.get("model")
+    counts = sorted({feature.n for feature in features.values()})
+    n = _count(counts[0], "example") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} examples"
+    facts = [_count(len(features.heads), "head"), n, f"{features.choices.metric} metric"]
+    return " · ".join([shortened(model), *facts] if model else facts)
+
+
+def _rank_caption(features: Features, more: str) -> str:
+    untested = any(feature.rank_heldout is None for feature in features.values())
+    return (
+        f"Held out: how many leading directions hold on examples that did not choose them (t above "
+        f"{features.choices.threshold:g}); 0 is no evidence of the feature. {more}\n"
+        "A rank says that queries and keys share the information, not that the head uses it: compare the logit gap "
+        "(point at a head)." + (" Some were not tested: too few examples." if untested else "")
+    )
+
+
+def _score_text(scores: HeadScores, i: int) -> str:
+    rows = [
+        f"{name} {number(float(scores.values[name][i]), float(scores.errors[name][i]))}"
+        for name in MEASURES
+        if name in scores.values
+    ]
+    return "<br>".join([f"<b>{scores.heads[i]}</b>", *rows])
+
+
+def _summary_text(feature: Feature) -> str:
+    """Every number of the feature's summary, an error beside its value."""
+    summary = feature.summary()
+    head = f"<b>{plain(shortened(feature.contrast))} in {feature.head}</b>"
+    rows = [
+        f"{name} {_value(value, summary.get(f'{name}_error'))}"
+        for name, value in summary.items()
+        if name not in ("contrast", "head") and not name.endswith("_error")
+    ]
+    return "<br>".join([head, *rows])
+
+
+def _value(value: object, error: object) -> str:
+    if value is None or isinstance(value, float):
+        return number(value, error if isinstance(error, float) else None)
+    return plain(value)
+
+
+def _known(rank: int | None) -> float:
+    return math.nan if rank is None else float(rank)
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
+
+
+def _signed(value: float) -> str:
+    return f"{value:z.1f}"  # no minus before a zero
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _refuse_none(heads: Sequence[Head]) -> None:
+    if not heads:
+        raise QKPrismError("There is no head to draw. Was a threshold too high, or the choice of heads empty?")

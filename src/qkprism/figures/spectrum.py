@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NARROW = 820  # below this many pixels the panels are stacked
 SHOWN = 20
 _PANEL = 300
+_LEFT = 76  # pixels
 _TITLES = ("Strength beside its nulls", "Held-out test", "Logit variance explained")
 _UNDER = 120  # pixels of axis and legend below a panel
 _BETWEEN = _UNDER + 36  # stacked panels
@@ -32,7 +33,7 @@ def spectrum_figure(feature: Feature, *, width: int = WIDTH) -> go.Figure:
     shown = shown_directions(feature)
     _draw_strengths(fig, feature, shown)
     _draw_heldout(fig, feature, shown)
-    _draw_explained(fig, feature.spectrum)
+    _draw_explained(fig, feature.spectrum, shown)
     _mark_ranks(fig, feature)
     for i, title in enumerate(_TITLES, 1):
         fig.add_annotation(
@@ -48,7 +49,7 @@ def spectrum_figure(feature: Feature, *, width: int = WIDTH) -> go.Figure:
             showarrow=False,
         )
         name = "direction, strongest first" if i < 3 else "number of leading directions"
-        fig.layout[f"xaxis{i}"].update(title_text=name, range=[0.2, shown + 0.7])
+        fig.layout[f"xaxis{i}"].update(title_text=name, range=[0.2, shown + 0.5])
     fig.update_xaxes(matches="x")
     height = 3 * _PANEL + 2 * _BETWEEN if stacked else _PANEL
     fig.update_layout({axis("legend", i): _legend_below(fig, i, height) for i in (1, 2, 3)})
@@ -59,6 +60,7 @@ def spectrum_figure(feature: Feature, *, width: int = WIDTH) -> go.Figure:
         caption=_caption(feature, shown, stacked=stacked),
         width=width,
         plot_height=height,
+        left=_LEFT,
         above=62,
         below=_UNDER,
     )
@@ -72,7 +74,7 @@ def shown_directions(feature: Feature) -> int:
 def _panels(width: int, *, stacked: bool) -> go.Figure:
     if stacked:
         return make_subplots(rows=3, cols=1, vertical_spacing=_BETWEEN / (3 * _PANEL + 2 * _BETWEEN))
-    return make_subplots(rows=1, cols=3, horizontal_spacing=72 / (width - 88))
+    return make_subplots(rows=1, cols=3, horizontal_spacing=72 / (width - _LEFT - 24))
 
 
 def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
@@ -102,7 +104,7 @@ def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
         name="strength",
         mode="lines+markers",
         line={"color": ROLES["strength"], "width": 1.5},
-        marker={"size": 6},
+        marker={"size": 6 if shown <= 40 else 4},
         legend="legend",
         hovertext=[_strength_text(spectrum, i) for i in range(feature.d_head)],
         hoverinfo="text",
@@ -117,11 +119,12 @@ def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
     top = max(values, default=1.0)
     linear = [0, 1.06 * top]
     # numerical zeros of data without full rank would stretch the axis over many decades
-    log = [math.log10(max(min(values, default=0.1), 1e-6 * top)) - 0.1, math.log10(top) + 0.1]
+    log = [math.log10(max(min(values, default=0.1), 1e-4 * top)) - 0.1, math.log10(top) + 0.1]
     fig.layout.yaxis.update(
         title_text=f"strength (unscaled logits, {feature.choices.metric} metric)",
         type="log",
         range=log,
+        tickformat="~g",  # 0.0005, not 500µ
         minorloglabels="complete",
     )
     fig.update_layout(
@@ -162,8 +165,8 @@ def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
         return
     texts = [_heldout_text(feature, i) for i in range(feature.d_head)]
     parts = (
-        (f"leading run above {threshold:g}", slice(0, run), ROLES["strength"]),
         ("not counted", slice(run, None), "white"),
+        (f"leading run above {threshold:g}", slice(0, run), ROLES["strength"]),
     )
     for name, part, color in parts:
         fig.add_scatter(
@@ -171,7 +174,11 @@ def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
             y=t[part],
             name=name,
             mode="markers",
-            marker={"size": 8, "color": color, "line": {"color": ROLES["strength"], "width": 1.5}},
+            marker={
+                "size": 8 if shown <= 40 else 6,
+                "color": color,
+                "line": {"color": ROLES["strength"], "width": 1.5},
+            },
             legend="legend2",
             hovertext=texts[part],
             hoverinfo="text",
@@ -194,7 +201,7 @@ def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
     fig.layout.yaxis2.update(range=[min(seen) - margin, max(seen) + margin])
 
 
-def _draw_explained(fig: go.Figure, spectrum: Spectrum) -> None:
+def _draw_explained(fig: go.Figure, spectrum: Spectrum, shown: int) -> None:
     explained, ceiling = spectrum.explained.tolist(), spectrum.ceiling.tolist()
     numbers = _numbers(len(explained))
     for name, values, color, dash in (
@@ -207,7 +214,7 @@ def _draw_explained(fig: go.Figure, spectrum: Spectrum) -> None:
             name=name,
             mode="lines" if dash == "dash" else "lines+markers",
             line={"color": color, "width": 1.5, "dash": dash},
-            marker={"size": 6},
+            marker={"size": 6 if shown <= 40 else 4},
             legend="legend3",
             hovertext=[
                 f"first {r}: {_percent(own)} explained, ceiling {_percent(most)}"
@@ -224,11 +231,12 @@ def _draw_explained(fig: go.Figure, spectrum: Spectrum) -> None:
 
 def _mark_ranks(fig: go.Figure, feature: Feature) -> None:
     """Lines behind the last direction of each rank, named above the first panel."""
-    marks = [(feature.rank, f"rank {feature.rank} ({_rule(feature)})", "solid")]
-    if feature.rank_heldout == feature.rank:
-        marks = [(feature.rank, f"rank {feature.rank} ({_rule(feature)}, and held out)", "solid")]
-    elif feature.rank_heldout is not None:
-        marks.append((feature.rank_heldout, f"held out {feature.rank_heldout}", "dot"))
+    rule, heldout = _rule(feature), feature.rank_heldout
+    if heldout == feature.rank and rule != "held out":
+        rule += ", and held out"
+    marks = [(feature.rank, f"rank {feature.rank} ({rule})", "solid")]
+    if heldout is not None and heldout != feature.rank:
+        marks.append((heldout, f"held out {heldout}", "dot"))
     shown = shown_directions(feature)
     for row, (rank, label, dash) in enumerate(marks):
         for i in (1, 2, 3):
@@ -275,7 +283,9 @@ def _rule(feature: Feature) -> str:
     rule = feature.choices.rank
     if isinstance(rule, int):
         return "as set"
-    return "energy" if rule == "balanced" and feature.rank_balanced is None else rule
+    if rule == "balanced" and feature.rank_balanced is None:
+        return "energy"
+    return "held out" if rule == "heldout" else rule
 
 
 def _title(feature: Feature) -> str:
@@ -308,8 +318,8 @@ def _caption(feature: Feature, shown: int, *, stacked: bool) -> str:
         middle = f"{second}: {feature.evidence}."
     seen = f"Shown: {shown} of {feature.d_head} directions; double-click for all." if shown < feature.d_head else ""
     parts = [
-        f"{first}: directions above both bands are stronger than chance makes them (grey: random signs on the examples; "
-        "orange: positive and negative dealt anew among the marked keys).",
+        f"{first}: directions above both bands are stronger than chance makes them (grey: random signs on the "
+        "examples; orange: positive and negative dealt anew among the marked keys).",
         middle,
         f"{third}: how much of the head's logits these directions carry; far below the dashed line, the head also "
         "uses others.",

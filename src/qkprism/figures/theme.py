@@ -6,6 +6,7 @@ HTML tags and, in notebooks, mathematics between dollar signs.
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
 from collections.abc import Sequence
@@ -97,7 +98,7 @@ TEMPLATE = go.layout.Template(
         "modebar": {"remove": ["sendChartToCloud", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d"]},
     }
 )
-CONFIG = MappingProxyType({"displaylogo": False, "showSendToCloud": False, "plotlyServerURL": ""})
+CONFIG = MappingProxyType({"displaylogo": False, "showSendToCloud": False})
 
 
 def feature_color(name: str, names: Sequence[str]) -> str:
@@ -137,10 +138,12 @@ def number(value: float | None, error: float | None = None) -> str:
     >>> number(0.8437, 0.0371), number(float("nan"))
     ('0.844 ± 0.037', 'none')
     """
-    if value is None or value != value:
+    if value is None or math.isnan(value):
         return "none"
-    shown = f"{value:.3g}"
-    return shown if error is None or error != error else f"{shown} ± {error:.2g}"
+    if error is None or not 0 < error < math.inf:
+        return f"{value:.3g}"
+    decimals = max(0, 1 - math.floor(math.log10(error)))  # two digits of the error
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}" if decimals < 7 else f"{value:.3g} ± {error:.1g}"
 
 
 def axis(letter: str, panel: int) -> str:
@@ -158,15 +161,15 @@ def finish(
     plot_height: int,
     left: int = 64,
     right: int = 24,
-    above: int = 16,
+    above: int = 8,
     below: int = 56,
 ) -> go.Figure:
-    """Put title, subtitle and caption (plain texts) around panels of this height, with room above and below for axes."""
+    """Put title, subtitle and caption (plain texts) around panels of this height, with room for axes and legends."""
     inside = width - 2 * EDGE
     heading, under = wrapped(title, inside - 150, 20), wrapped(subtitle, inside, 13)  # the toolbar is beside the title
     lines = wrapped(caption, inside, 12)
     # plotly breaks no lines and leaves no room by itself
-    top = EDGE + 24 * (len(heading) + len(under)) + above
+    top = EDGE + 8 + 24 * (len(heading) + len(under)) + above
     bottom = below + 17 * len(lines) + EDGE
     small = f"<span style='font-size:13px;color:{MUTED}'>"
     text = "<br>".join(f"<b>{line}</b>" for line in heading) + "".join(f"<br>{small}{line}</span>" for line in under)
@@ -199,7 +202,7 @@ def finish(
             "y": 1,
             "yref": "container",
             "yanchor": "top",
-            "pad": {"l": EDGE, "t": EDGE},
+            "pad": {"l": EDGE, "t": EDGE + 10},
         },
     )
 
@@ -211,7 +214,9 @@ def save_figure(fig: go.Figure, path: str | os.PathLike[str], *, plotlyjs: Liter
     if kind not in ("html", "png", "svg"):
         raise QKPrismError(f"A figure cannot be saved as {target.name!r}. End the name in .html, .png or .svg.")
     if plotlyjs not in ("inline", "cdn"):
-        raise QKPrismError(f"plotlyjs={plotlyjs!r} is not possible. Use 'inline' (works offline) or 'cdn' (a small file).")
+        raise QKPrismError(
+            f"plotlyjs={plotlyjs!r} is not possible. Use 'inline' (works offline) or 'cdn' (a small file)."
+        )
     body = _page(fig, plotlyjs).encode() if kind == "html" else _image(fig, kind)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(body)
@@ -231,11 +236,12 @@ def _page(fig: go.Figure, plotlyjs: str) -> str:
 def _image(fig: go.Figure, kind: str) -> bytes:
     if find_spec("kaleido") is None:
         raise QKPrismError(f"A .{kind} needs kaleido: pip install 'kaleido>=1'. An .html needs nothing.")
-    still = go.Figure(fig).update_layout(updatemenus=[])  # buttons do nothing on paper
+    still = go.Figure(fig)
+    still.layout.updatemenus = ()  # buttons do nothing on paper
     try:
         return bytes(still.to_image(format=kind, scale=2))
     except Exception as error:  # kaleido has a class of its own for each way in which a browser fails
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = str(error).strip().partition("\n")[0][:120] or type(error).__name__
         raise QKPrismError(
             f"A .{kind} needs kaleido>=1 and a Chrome or Chromium that it can start (plotly_get_chrome installs one); "
             f"an .html needs nothing. The failure was: {reason}"

@@ -69,7 +69,7 @@ class Model:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.hf.dtype  # type: ignore[no-any-return]
+        return self.hf.dtype
 
     @property
     def heads_per_layer(self) -> dict[int, int]:

@@ -187,7 +187,7 @@ def _tapped(
     delegate = _delegate(module, implementation)
     taps = [(tap, number) for tap in _open_taps.get() if (number := tap.number(module)) is not None]
     if not taps:
-        return delegate(module, query, key, value, *args, **kwargs)  # type: ignore[no-any-return]
+        return delegate(module, query, key, value, *args, **kwargs)
     call = AttentionCall.read(implementation, module, (query, key, value), args, kwargs)
     for tap, number in taps:
         tap.show(call, number)
@@ -205,7 +205,7 @@ def _tapped(
 def _delegate(module: nn.Module, implementation: str) -> Callable[..., Any]:
     """The function the module would have called; the modeling file that defines its class may have its own."""
     interface, eager = _home(type(module).forward)
-    return interface.get_interface(implementation, eager)  # type: ignore[no-any-return]
+    return interface.get_interface(implementation, eager)
 
 
 @functools.cache

@@ -1,0 +1,347 @@
+"""From texts to features on tiny models: the streaming result equals brute force, however it is batched."""
+
+from contextlib import contextmanager
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+import oracle
+import qkprism as qk
+from qkprism import Contrast, Example, QKPrismError
+from qkprism.capture import Batches, Marked, sites_of, stream_moments
+from qkprism.core.covariance import contrastive_covariance
+from qkprism.core.metrics import cell_covariance, key_covariance
+from qkprism.models.encoding import encode
+from tiny import tiny
+from tokenizers_for_tests import byte_level
+
+WORDS = ["hat", "jam", "pen", "cup", "key", "map", "ring", "coin", "book", "lamp"]
+
+
+def contrast(n=40, twins=False, seed=0, name="boxes"):
+    rng = np.random.default_rng(seed)
+    examples = []
+    for i in range(n):
+        things = list(rng.permutation(WORDS)[: rng.integers(2, 6)])
+        asked = int(rng.integers(len(things)))
+        texts = []
+        for word in (None, "drum") if twins else (None,):
+            named = [word if word and j == asked else thing for j, thing in enumerate(things)]
+            marks = [f"the {thing} in [{'+' if j == asked else '-'}{'ABCDEF'[j]}]" for j, thing in enumerate(named)]
+            texts.append(", ".join(marks) + f". The {named[asked]} in [?box]")
+        weight = float(rng.uniform(0.5, 2))
+        examples.append(Example.parse(texts[0], twin=texts[1] if twins else None, weight=weight, group=f"g{i // 2}"))
+    return Contrast(name, tuple(examples))
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "gpt2"])
+def model(request):
+    tokenizer = byte_level()
+    return qk.load((tiny(request.param, vocab_size=len(tokenizer)), tokenizer))
+
+
+def captured(model, examples):
+    """Queries and keys of every layer, one text at a time: [layer][example] -> (query, keys, sides, twin query)."""
+    encoded = encode(model.tokenizer, examples)
+    found = {layer: [] for layer in model.layers}
+    for example in encoded:
+        seen = []
+        for text in example.texts:
+            calls = {}
+
+            def keep(call, calls=calls):
+                calls[call.layer] = (call.query[0].clone(), call.key[0].clone())
+
+            model.run(torch.tensor([text.ids]), visit=keep, stop=False)
+            seen.append((text, calls))
+        for layer in found:
+            keys, sides = [], []
+            for which, (text, calls) in enumerate(seen):
+                for key in text.keys:
+                    keys.append(calls[layer][1][:, key.position])
+                    sides.append((which + 1) * (1 if key.positive else -1))
+            queries = [calls[layer][0][:, text.query] for text, calls in seen]
+            found[layer].append((queries[0], torch.stack(keys, 1), sides, queries[-1]))
+    return found
+
+
+def brute_force(model, layer, head, rows, weight, *, reading="plain", centred=True):
+    kv = model.kv_head(qk.Head(layer, head))
+    pairs = oracle.pairs(
+        [row[0][head].numpy() for row in rows],
+        [row[1][kv].numpy() for row in rows],
+        [row[2] for row in rows],
+        twin_query=[row[3][head].numpy() for row in rows],
+        reading=reading,
+    )
+    return oracle.covariance(pairs, weight, centred=centred)
+
+
+@contextmanager
+def unchecked():
+    """Without the checks of type hints that only tests have: what a user sees who gives something else."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def relative_error(ours, theirs):
+    theirs = torch.as_tensor(theirs)
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64, None])
+def test_decompose__equals_brute_force_for_any_batch_size(model, batch_size):
+    texts = contrast()
+    features = qk.decompose(model, texts, batch_size=batch_size, progress=False)
+    weight = [e.weight for e in texts]
+    for layer, rows in captured(model, texts).items():
+        moments = features.layers[layer].moments["boxes"]
+        for head in range(model.layers[layer].n_heads):
+            for centred in (True, False):
+                expected = brute_force(model, layer, head, rows, weight, centred=centred)
+                assert relative_error(contrastive_covariance(moments, None, centred=centred)[head], expected) <= 1e-5
+            kv = model.kv_head(qk.Head(layer, head))
+            keys = [row[1][kv].numpy() for row in rows]
+            assert relative_error(key_covariance([moments])[kv], oracle.key_covariance(keys, weight)) <= 1e-5
+
+
+@pytest.mark.parametrize("reading", ["paired", "symmetric", "matched"])
+def test_decompose__twins_equal_brute_force(model, reading):
+    texts = contrast(twins=True)
+    features = qk.decompose(model, texts, reading=reading, progress=False)
+    assert features.provenance["contrasts"]["boxes"]["reading"] == reading
+    weight = [e.weight for e in texts]
+    for layer, rows in captured(model, texts).items():
+        moments = features.layers[layer].moments["boxes"]
+        for head in range(model.layers[layer].n_heads):
+            expected = brute_force(model, layer, head, rows, weight, reading=reading)
+            assert relative_error(contrastive_covariance(moments, None, centred=True)[head], expected) <= 1e-5
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch):
+    from qkprism import capture
+
+    plain = capture.collate
+    texts = contrast()
+    heads = list(qk.heads.all_heads(model.heads_per_layer))
+
+    def stream(examples):
+        encoded = encode(model.tokenizer, examples)
+        marked = Marked.of("boxes", encoded, "plain", 0)
+        return stream_moments(Batches(model, sorted(model.layers), batch_size=7), sites_of(model, heads), marked)
+
+    expected = stream(texts)
+    monkeypatch.setattr(capture, "collate", lambda examples, pad: plain(examples, pad, side))
+    for changed in (stream(texts), stream(list(texts)[::-1])):
+        for layer, moments in expected.items():
+            assert relative_error(changed[layer].product, moments.product) <= 1e-5
+            assert relative_error(changed[layer].key_within, moments.key_within) <= 1e-5
+
+
+def test_stream__chunks_change_nothing(model, monkeypatch):
+    from qkprism import capture
+
+    texts = contrast()
+    whole = qk.decompose(model, texts, progress=False)
+    monkeypatch.setitem(capture.CHUNK, "cpu", 7)
+    parts = qk.decompose(model, texts, progress=False)
+    for key, feature in whole.items():
+        assert relative_error(parts[key].covariance, feature.covariance) <= 1e-6
+
+
+def test_stream__halves_a_batch_that_does_not_fit_and_adds_nothing_twice(model, monkeypatch):
+    texts = contrast()
+    expected = qk.decompose(model, texts, progress=False)
+    run, sizes = type(model).run, []
+
+    def small_memory(self, input_ids, *args, **options):
+        sizes.append(len(input_ids))
+        output = run(self, input_ids, *args, **options)
+        if len(input_ids) > 6:
+            raise torch.OutOfMemoryError("out of memory")
+        return output
+
+    monkeypatch.setattr(type(model), "run", small_memory)
+    found = qk.decompose(model, texts, batch_size=32, progress=False)
+    assert max(sizes) > 6
+    assert sizes[-1] <= 6
+    for key, feature in expected.items():
+        assert relative_error(found[key].covariance, feature.covariance) <= 1e-6
+        assert found[key].n == feature.n
+
+
+def test_stream__says_so_when_one_example_does_not_fit(model, monkeypatch):
+    def no_memory(self, *args, **options):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(type(model), "run", no_memory)
+    with pytest.raises(QKPrismError, match="does not fit in memory"):
+        qk.decompose(model, contrast(3), progress=False)
+
+
+def test_decompose__several_contrasts_share_a_metric_and_labels_make_cells():
+    tokenizer = byte_level()
+    model = qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
+    both = {"a": contrast(120, seed=1), "b": contrast(120, twins=True, seed=2)}
+    features = qk.decompose(model, both, progress=False)
+    assert features.contrasts == ("a", "b")
+    assert features.choices.metric == "contrast"
+    for head in features.heads:
+        assert torch.equal(features["a", head].metric, features["b", head].metric)
+    assert features["a", "L0H0"].reading == "plain"
+    assert features["b", "L0H0"].reading == "symmetric"
+    paper = qk.decompose(model, both, preset="paper", progress=False)
+    feature = paper["b", "L0H0"]
+    assert (feature.choices.center, feature.choices.metric, feature.choices.rank) == ("none", "raw", "energy")
+    assert (feature.reading, feature.rank) == ("paired", feature.rank_energy)
+
+
+def test_decompose__keys_with_labels_make_cells():
+    tokenizer = byte_level()
+    model = qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
+    texts = []
+    for example in contrast(60):
+        text = example.text
+        spans = {
+            side: tuple(type(s)(s.start, s.end, labels={"box": text.text[s.start]}) for s in getattr(text, side))
+            for side in ("positive", "negative")
+        }
+        texts.append(Example(type(text)(text.text, text.query, **spans), weight=example.weight))
+    features = qk.decompose(model, Contrast("boxes", tuple(texts)), heads=["L1H0"], progress=False)
+    moments = features.layers[1].moments["boxes"]
+    rows = captured(model, texts)[1]
+    labels = [[text.text.text[s.start] for _, s in text.text.marks if _ != "?"] for text in texts]
+    kv = model.kv_head(qk.Head(1, 0))
+    keys = [row[1][kv].numpy() for row in rows]
+    expected = oracle.cell_scatter(keys, labels, [e.weight for e in texts])
+    assert relative_error(cell_covariance([moments])[0], expected) <= 1e-5
+
+
+def test_decompose__chosen_heads_equal_the_same_heads_of_all(model):
+    texts = contrast()
+    every = qk.decompose(model, texts, progress=False)
+    few = qk.decompose(model, texts, heads=["L1H3", (0, 1)], progress=False)
+    assert [str(h) for h in few.heads] == ["L0H1", "L1H3"]
+    for key in few:
+        assert torch.allclose(few[key].key_basis, every[key].key_basis, atol=1e-8)
+
+
+def test_decompose__relative_frame_has_the_same_logit_gap(model):
+    texts = contrast()
+    post, relative = (qk.decompose(model, texts, rope=rope, progress=False) for rope in ("post", "relative"))
+    for key, feature in post.items():
+        assert relative[key].logit_gap.total == pytest.approx(feature.logit_gap.total, rel=1e-3, abs=1e-5)
+
+
+def test_decompose__is_deterministic_and_records_its_provenance(model):
+    texts = contrast()
+    first, second = (qk.decompose(model, texts, heads="L0H0", progress=False) for _ in range(2))
+    assert torch.equal(first["L0H0"].key_basis, second["L0H0"].key_basis)
+    assert torch.equal(first["L0H0"].spectrum.null_mean, second["L0H0"].spectrum.null_mean)
+    provenance = first["L0H0"].provenance
+    assert provenance["contrasts"]["boxes"]["digest"] == texts.digest
+    assert provenance["dtype"] == "float32"
+    assert {"model", "revision", "model_digest", "versions", "options"} <= provenance.keys()
+
+
+def test_find_heads__equals_attention_of_the_model(model):
+    texts = contrast(12)
+    scores = qk.find_heads(model, texts, progress=False)
+    assert scores.n == 12
+    encoded = encode(model.tokenizer, texts)
+    weight = np.array([e.weight for e in texts])
+    for name in ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"):
+        frame = scores.to_frame().set_index("head")
+        for layer in model.layers:
+            measured = []
+            for example in encoded:
+                seen = {}
+
+                def keep(call, seen=seen, row=example.text.query):
+                    seen[call.layer] = (call.attention(rows=torch.tensor([row]))[0, :, 0], call.logits()[0, :, row])
+
+                model.run(torch.tensor([example.text.ids]), visit=keep, stop=False)
+                attention, logits = seen[layer]
+                positive, negative = list(example.text.positive), list(example.text.negative)
+                on, off = attention[:, positive].sum(1), attention[:, negative].sum(1)
+                measured.append(
+                    {
+                        "accuracy": (attention[:, positive].amax(1) > attention[:, negative].amax(1)).float(),
+                        "accuracy_all": (attention[:, positive].amax(1) == attention.amax(1)).float(),
+                        "attention_positive": on,
+                        "attention_negative": off,
+                        "ratio": on / (on + off),
+                        "logit_gap": logits[:, positive].mean(1) - logits[:, negative].mean(1),
+                    }[name].numpy()
+                )
+            expected = (np.stack(measured) * weight[:, None]).sum(0) / weight.sum()
+            ours = [frame.loc[f"L{layer}H{h}", name] for h in range(model.layers[layer].n_heads)]
+            assert np.allclose(ours, expected, atol=1e-4)
+
+
+def test_find_heads__table_sorts_and_thresholds(model):
+    scores = qk.find_heads(model, contrast(12), progress=False)
+    assert torch.all(scores.values["accuracy"].diff() <= 0)
+    by_gap = scores.sort("logit_gap")
+    assert torch.all(by_gap.values["logit_gap"].diff() <= 0)
+    assert by_gap.top(2) == by_gap.heads[:2]
+    kept = scores.above(accuracy=0.3, ratio=0.1)
+    assert all(scores.to_frame().set_index("head").loc[str(h), "accuracy"] >= 0.3 for h in kept)
+    with pytest.raises(QKPrismError, match="cannot be sorted by 'beauty'"):
+        scores.sort("beauty")
+    features = qk.decompose(model, contrast(12), heads=scores.above(accuracy=0.0), progress=False)
+    assert len(features) == len(scores)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": "L9H0"}, r"L9H0 is not in .* layers x 4 heads\)\. Heads run from L0H0 to L1H3\."),
+        ({"heads": []}, "No head was named"),
+        ({"preset": "mine"}, "'mine' is not a preset"),
+        ({"reading": "backwards"}, "'backwards' is not a reading"),
+        ({"metric": "contrast"}, "needs two or more contrasts"),
+        ({"token": "middle"}, "token='middle' is unknown"),
+        ({"chat": True}, "chat template"),
+        ({"max_length": 4}, "cuts off"),
+    ],
+)
+def test_decompose__bad_options_get_one_clear_line(model, options, message):
+    options = {"progress": False} | options
+    with unchecked(), pytest.raises(QKPrismError, match=message) as caught:
+        qk.decompose(model, contrast(4, twins="reading" in options), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_decompose__mixed_twins_and_equal_names_are_refused(model):
+    mixed = Contrast("mixed", (*contrast(2), *contrast(2, twins=True)))
+    with pytest.raises(QKPrismError, match="have a twin and some do not"):
+        qk.decompose(model, mixed, progress=False)
+    with pytest.raises(QKPrismError, match="the same name"):
+        qk.decompose(model, [contrast(2), contrast(3)], progress=False)
+    with pytest.raises(QKPrismError, match="needs a negative key"):
+        only = Example.parse("in [+A]. The [?box]", twin="in [+B]. The [?box]")
+        qk.find_heads(model, [only], progress=False)
+
+
+def test_decompose__window_and_length_are_checked_before_the_pass():
+    tokenizer = byte_level()
+    model = qk.load((tiny("mistral", vocab_size=len(tokenizer)), tokenizer))
+    with pytest.raises(QKPrismError, match="outside the sliding window"):
+        qk.decompose(model, contrast(6), progress=False)
+
+
+def test_decompose__nan_weights_are_refused_by_name():
+    tokenizer = byte_level()
+    hf = tiny("llama", vocab_size=len(tokenizer))
+    model = qk.load((hf, tokenizer))
+    with torch.no_grad():
+        hf.model.layers[1].self_attn.k_proj.weight.fill_(float("nan"))
+    with pytest.raises(QKPrismError, match="L1H0, L1H1, L1H2 are not finite"):
+        qk.decompose(model, contrast(12), progress=False)
