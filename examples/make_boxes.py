@@ -34,7 +34,7 @@ BOXES = "ABCDEFGHJKLMNOPQRSTUVWXYZ"
 def example(rng: random.Random, n_pairs: int = 6) -> dict:
     objects, boxes, asked = rng.sample(OBJECTS, n_pairs), rng.sample(BOXES, n_pairs), rng.randrange(n_pairs)
     text, sides = "", {"positive": [], "negative": []}
-    for order, (thing, box) in enumerate(zip(objects, boxes)):
+    for order, (thing, box) in enumerate(zip(objects, boxes, strict=True)):
         text += f"{'The' if order == 0 else ' the'} {thing} is in Box {box}{',' if order < n_pairs - 1 else '.'}"
         span = [len(text) - 2, len(text) - 1]
         key = {"span": span, "labels": {"order": order, "object": thing}}

@@ -44,7 +44,9 @@ def key_covariance(keys, weight):
 
 def cell_scatter(keys, labels, weight):
     """Scatter of marked keys around the mean of their label cell, each key weighing w/m."""
-    rows = [(tuple(np.atleast_1d(c)), w / len(k), v) for k, ls, w in zip(keys, labels, weight) for v, c in zip(k, ls)]
+    rows = []
+    for own, cells, w in zip(keys, labels, weight, strict=True):
+        rows += [(str(cell), w / len(own), vector) for vector, cell in zip(own, cells, strict=True)]
     total = 0
     for cell in {row[0] for row in rows}:
         own = [row for row in rows if row[0] == cell]

@@ -206,9 +206,9 @@ def test_features__is_a_mapping_with_clear_errors(factors):
     assert list(factors) == [("z1", factors.heads[0]), ("z2", factors.heads[0])]
     assert ("z1", "L0H0") in factors
     assert ("z1", "L3H0") not in factors
-    with pytest.raises(QKPrismError, match="no feature for head L3H0. There are: L0H0"):
+    with pytest.raises(QKPrismError, match=r"no feature for head L3H0\. There are: L0H0"):
         factors["z1", "L3H0"]
-    with pytest.raises(QKPrismError, match="no feature for contrast z9. There are: z1, z2"):
+    with pytest.raises(QKPrismError, match=r"no feature for contrast z9\. There are: z1, z2"):
         factors["z9", "L0H0"]
     with pytest.raises(QKPrismError, match="Name the contrast and the head"):
         factors["L0H0"]

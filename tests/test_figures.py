@@ -331,12 +331,22 @@ def test_spectrum_figure__nan_columns_gaps_and_zeros_do_not_break_it(feature):
         salience_t=math.nan,
     )
     fig = spectrum_figure(broken)
-    assert note(fig, "notice") == "not tested not available"
+    assert note(fig, "notice") == "strength is numerically zero not tested not available"
     assert "no logit gap within a prompt" in fig.layout.title.text
     assert "nan" not in "".join(every_text(fig)).lower()
     for axis in (*fig.select_xaxes(), *fig.select_yaxes()):
         assert all(map(math.isfinite, axis.range or []))
     assert note(fig, "rank").endswith("(energy)")
+
+
+def test_spectrum_figure__says_that_strengths_vanish(feature):
+    spectrum = replace(
+        feature.spectrum, strength=feature.spectrum.strength * 1e-12, explained=feature.spectrum.explained - 0.5
+    )
+    fig = spectrum_figure(replace(feature, spectrum=spectrum))
+    assert note(fig, "notice") == "strength is numerically zero"
+    assert fig.layout.yaxis3.range[0] < float(spectrum.explained.min()) < 0
+    assert note(spectrum_figure(feature), "notice") == ""
 
 
 def test_spectrum_figure__escapes_names():
@@ -540,7 +550,7 @@ def test_figures__every_one_has_a_caption_and_named_axes(feature, pair):
         assert fig.layout.yaxis.title.text or fig.layout.yaxis.ticktext[0].startswith("L")
 
 
-@pytest.mark.parametrize("name", ["heads", "spectrum", "theme"])
+@pytest.mark.parametrize("name", ["grid", "heads", "spectrum", "theme"])
 def test_figures__need_neither_torch_nor_the_core(name):
     source = Path(importlib.util.find_spec(f"qkprism.figures.{name}").origin).read_text(encoding="utf-8")
     top = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -14,7 +14,7 @@ from qkprism.capture import Batches, Marked, sites_of, stream_moments
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.metrics import cell_covariance, key_covariance
 from qkprism.models.encoding import encode
-from tiny import tiny
+from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
 WORDS = ["hat", "jam", "pen", "cup", "key", "map", "ring", "coin", "book", "lamp"]
@@ -177,7 +177,7 @@ def test_stream__halves_a_batch_that_does_not_fit_and_adds_nothing_twice(model, 
 
 
 def test_stream__says_so_when_one_example_does_not_fit(model, monkeypatch):
-    def no_memory(self, *args, **options):
+    def no_memory(*_, **__):
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(type(model), "run", no_memory)
@@ -325,8 +325,8 @@ def test_decompose__mixed_twins_and_equal_names_are_refused(model):
         qk.decompose(model, mixed, progress=False)
     with pytest.raises(QKPrismError, match="the same name"):
         qk.decompose(model, [contrast(2), contrast(3)], progress=False)
+    only = Example.parse("in [+A]. The [?box]", twin="in [+B]. The [?box]")
     with pytest.raises(QKPrismError, match="needs a negative key"):
-        only = Example.parse("in [+A]. The [?box]", twin="in [+B]. The [?box]")
         qk.find_heads(model, [only], progress=False)
 
 

@@ -42,7 +42,7 @@ def write_run(
             _flush(fresh / name)
             digests[name] = file_digest(fresh / name)
         body = {"qkprism": FORMAT, "kind": kind, "files": digests, **manifest}
-        (fresh / MANIFEST).write_text(json.dumps(_plain(body), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        (fresh / MANIFEST).write_text(json.dumps(json_value(body), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         _flush(fresh / MANIFEST)
         _put_in_place(fresh, target)
     except BaseException:
@@ -87,10 +87,31 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return manifest
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file so that it is there whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    os.replace(file.name, target)
+    return target
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_value(value: Any) -> Any:
+    """Values as JSON has them: no NaN (null instead), string keys, lists."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    return value if isinstance(value, (str, int, bool)) or value is None else str(value)
 
 
 def _refuse_foreign(target: Path) -> None:
@@ -114,14 +135,3 @@ def _put_in_place(fresh: Path, target: Path) -> None:
 def _flush(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _plain(value: Any) -> Any:
-    """Values as JSON has them: no NaN (null instead), string keys, lists."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.runs import json_value, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,14 +98,9 @@ class HeadScores:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the table as JSON, atomically."""
-        target = Path(path)
-        rows = [{k: _finite(v) for k, v in row.items()} for row in self.to_frame().to_dict("records")]
-        body = {"n": self.n, "chance": self.chance, "sorted_by": self.sorted_by, "provenance": dict(self.provenance)}
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
-            json.dump(body | {"heads": rows}, file, indent=1, allow_nan=False)
-        os.replace(file.name, target)
-        return target
+        body = {"n": self.n, "chance": self.chance, "sorted_by": self.sorted_by, "provenance": self.provenance}
+        rows = self.to_frame().to_dict("records")
+        return write_text(path, json.dumps(json_value(body | {"heads": rows}), indent=1, allow_nan=False) + "\n")
 
     def __repr__(self) -> str:
         best = ", ".join(f"{h} {v:.2f}" for h, v in zip(self.heads[:5], self.values[self.sorted_by], strict=False))
@@ -113,10 +108,6 @@ class HeadScores:
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False, max_rows=20, float_format="{:.3g}".format))
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and value != value else value
 
 
 @dataclass

@@ -1,14 +1,12 @@
-"""`score_figure` and `rank_figure`: which heads find the positive keys, and in which heads a feature has how many
-directions.
+"""`score_figure` and `rank_figure`: which heads find the positive keys, and in which heads a feature holds.
 
-Maps have a column a layer and a row a head index, and only those that occur: a model whose layers have gaps, or a
-choice of some heads, gives no empty stripes. A few chosen heads are drawn as dots instead of an almost empty map.
+Many heads are a map (grid.py); a few chosen ones are dots, because a map of them would be almost empty.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
@@ -18,6 +16,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
+from qkprism.figures.grid import LEFT, RIGHT, Grid, color_bar, draw_map, name_color_bar, outline, scale
 from qkprism.figures.theme import (
     DIVERGING,
     INK,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from qkprism.core.features import Feature
     from qkprism.core.scores import HeadScores
 
-_LEFT, _RIGHT = 64, 124  # pixels beside a map, for the axis and the colour bar
 _BETWEEN = 60  # pixels between panels
 _BEST = 5
 _ENERGY = (
@@ -97,49 +95,6 @@ RANKS = (
 )
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The layers (columns) and head indices (rows) of a map, and the size of a cell in pixels."""
-
-    layers: tuple[int, ...]
-    indices: tuple[int, ...]
-    width: int
-
-    @classmethod
-    def of(cls, heads: Iterable[Head], width: int) -> Grid:
-        chosen = tuple(heads)
-        layers = tuple(sorted({head.layer for head in chosen}))
-        return cls(layers, tuple(sorted({head.index for head in chosen})), max(1, width - _LEFT - _RIGHT))
-
-    @property
-    def cell(self) -> tuple[float, float]:
-        """Width and height; a colour bar needs a map of 140 pixels."""
-        rows = len(self.indices)
-        return min(64.0, self.width / len(self.layers)), max(140 / rows, min(28.0, max(13.0, 640 / rows)))
-
-    @property
-    def height(self) -> int:
-        return round(self.cell[1] * len(self.indices))
-
-    @property
-    def share(self) -> float:
-        """How much of the figure's width the map takes."""
-        return min(1.0, self.cell[0] * len(self.layers) / self.width)
-
-    def place(self, head: Head) -> tuple[int, int]:
-        """Column and row."""
-        return self.layers.index(head.layer), self.indices.index(head.index)
-
-    def heads(self) -> list[list[Head]]:
-        """Every head that has a place on the map, row by row."""
-        return [[Head(layer, index) for layer in self.layers] for index in self.indices]
-
-    def fits(self, letters: int) -> bool:
-        """Is there room for this many letters in a cell?"""
-        width, height = self.cell
-        return width >= 6 * letters + 3 and height >= 13
-
-
 def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.Figure:
     """Layers against heads, coloured by a measure of `HeadScores`; `width` in pixels."""
     if measure not in MEASURES:
@@ -150,14 +105,14 @@ def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.
     texts = {head: _score_text(scores, i) for i, head in enumerate(scores.heads)}
     fig = go.Figure()
     letters = _signed if measure == "logit_gap" else _share
-    _draw_map(fig, 1, grid, values, texts, letters=letters, absent="not scored")
+    draw_map(fig, 1, grid, values, texts, letters=letters, absent="not scored")
     finite = [v for v in values.values() if math.isfinite(v)]
     chance = scores.chance if measure in ("accuracy", "ratio") else None
     fig.update_layout(coloraxis=_colors(measure, finite, chance, grid))
-    _name_bar(fig, grid, shown.unit)
+    name_color_bar(fig, grid, shown.unit)
     best = _highest(values) if len(values) > 2 * _BEST else []
     for head in best:
-        _outline(fig, grid, head)
+        outline(fig, grid, head)
     errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
     lines = [_SEE[measure].format(chance=f"{scores.chance:.2g}")]
     if known := [error for error in errors.values() if math.isfinite(error)]:
@@ -176,8 +131,8 @@ def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.
         caption=" ".join(lines),
         width=width,
         plot_height=grid.height,
-        left=_LEFT,
-        right=_RIGHT,
+        left=LEFT,
+        right=RIGHT,
         above=24,
     )
 
@@ -202,14 +157,14 @@ def _rank_map(features: Features, width: int) -> go.Figure:
         own = _of_contrast(features, name)
         values = {head: _known(feature.rank_heldout) for head, feature in own.items()}
         texts = {head: _summary_text(feature) for head, feature in own.items()}
-        _draw_map(fig, panel, grid, values, texts, letters=_whole, absent="not computed")
+        draw_map(fig, panel, grid, values, texts, letters=_whole, absent="not computed")
         _name_panel(fig, panel, name, names, width=grid.width)
         if panel < len(names):
             fig.layout[f"xaxis{panel}"].title.text = None
     top = max([1, *(f.rank_heldout or 0 for f in features.values())])
-    bar = _bar(grid) | {"tickformat": "d", "dtick": max(1, math.ceil(top / 6))}
-    fig.update_layout(coloraxis={"colorscale": _scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar})
-    _name_bar(fig, grid, "directions")
+    bar = color_bar(grid) | {"tickformat": "d", "dtick": max(1, math.ceil(top / 6))}
+    fig.update_layout(coloraxis={"colorscale": scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar})
+    name_color_bar(fig, grid, "directions")
     absent = len(features) < len(names) * len(grid.layers) * len(grid.indices)
     return finish(
         fig,
@@ -218,8 +173,8 @@ def _rank_map(features: Features, width: int) -> go.Figure:
         caption=_rank_caption(features, "Grey: not computed." if absent else ""),
         width=width,
         plot_height=height,
-        left=_LEFT,
-        right=_RIGHT,
+        left=LEFT,
+        right=RIGHT,
         above=30,
     )
 
@@ -233,18 +188,20 @@ def _rank_dots(features: Features, width: int) -> go.Figure:
     fig = make_subplots(
         rows=rows,
         cols=columns,
-        horizontal_spacing=72 / (width - _LEFT - 24) if columns > 1 else 0,
+        horizontal_spacing=72 / (width - LEFT - 24) if columns > 1 else 0,
         vertical_spacing=below / height if rows > 1 else 0,
     )
     for panel, name in enumerate(names, 1):
         _draw_dots(fig, panel, heads, _of_contrast(features, name), feature_color(name, names))
-        _name_panel(fig, panel, name, names, width=(width - _LEFT - 24) // columns - 72)
+        _name_panel(fig, panel, name, names, width=(width - LEFT - 24) // columns - 72)
     for rank in RANKS:  # a legend without the colour of any one contrast
         marker = _marker(rank, INK)
         fig.add_scatter(x=[None], y=[None], mode="markers", name=rank.title, marker=marker, hoverinfo="skip")
     top = max(5, *(_ranks(feature)[rank.name] or 0 for feature in features.values() for rank in RANKS))
     ticks = {"tickvals": list(range(len(heads))), "ticktext": [str(head) for head in heads]}
-    fig.update_xaxes(title_text="rank (directions)", range=[-0.05 * top, 1.07 * top], matches="x")
+    fig.update_xaxes(
+        title_text="rank (directions)", range=[-0.05 * top, 1.07 * top], dtick=max(1, math.ceil(top / 8)), matches="x"
+    )
     fig.update_yaxes(range=[len(heads) - 0.4, -0.6], matches="y", **ticks)
     fig.update_layout(
         legend={"orientation": "h", "x": 0, "y": 1 + 28 / height, "yanchor": "bottom", "traceorder": "normal"}
@@ -256,7 +213,7 @@ def _rank_dots(features: Features, width: int) -> go.Figure:
         caption=_rank_caption(features, _ENERGY.format(energy=100 * features.choices.energy)),
         width=width,
         plot_height=height,
-        left=_LEFT,
+        left=LEFT,
         above=62,
     )
 
@@ -295,60 +252,6 @@ def _draw_dots(fig: go.Figure, panel: int, heads: Sequence[Head], own: Mapping[H
         )
 
 
-def _draw_map(
-    fig: go.Figure,
-    panel: int,
-    grid: Grid,
-    values: Mapping[Head, float],
-    texts: Mapping[Head, str],
-    *,
-    letters: Callable[[float], str],
-    absent: str,
-) -> None:
-    """Two layers of cells: the values, and grey where there is none."""
-    cells = grid.heads()
-    shown = [[values.get(head, math.nan) for head in row] for row in cells]
-    hover = [[texts.get(head, f"{head}: {absent}") for head in row] for row in cells]
-    words = [["" if math.isnan(value) else letters(value) for value in row] for row in shown]
-    place = {"xaxis": axis("x", panel), "yaxis": axis("y", panel), "xgap": 1, "ygap": 1, "hoverinfo": "text"}
-    fig.add_heatmap(
-        z=[[1.0 if math.isnan(value) else None for value in row] for row in shown],
-        name="missing",
-        colorscale=[[0, MISSING], [1, MISSING]],
-        showscale=False,
-        hovertext=hover,
-        **place,
-    )
-    room = grid.fits(max(len(word) for row in words for word in row))
-    fig.add_heatmap(
-        z=[[None if math.isnan(value) else value for value in row] for row in shown],
-        name="values",
-        coloraxis="coloraxis",
-        hovertext=hover,
-        text=words,
-        texttemplate="%{text}" if room else None,
-        textfont={"size": 10},
-        **place,
-    )
-    for letter, numbers, name in (("x", grid.layers, "layer"), ("y", grid.indices, "head")):
-        size = grid.cell[0] if letter == "x" else grid.cell[1]
-        step = max(1, math.ceil((22 if letter == "x" else 15) / size))
-        fig.layout[f"{letter}axis{panel}"].update(
-            title_text=name if list(numbers) == list(range(len(numbers))) else f"{name} (others {absent})",
-            tickvals=list(range(0, len(numbers), step)),
-            ticktext=[str(number) for number in numbers[::step]],
-            showgrid=False,
-            range=[-0.5, len(numbers) - 0.5] if letter == "x" else [len(numbers) - 0.5, -0.5],
-        )
-    fig.layout[f"xaxis{panel}"].domain = [0, grid.share]
-
-
-def _outline(fig: go.Figure, grid: Grid, head: Head) -> None:
-    column, row = grid.place(head)
-    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
-    fig.add_shape(type="rect", name=str(head), line={"color": INK, "width": 2}, **corners)
-
-
 def _name_panel(fig: go.Figure, panel: int, name: str, names: Sequence[str], *, width: int) -> None:
     square = f"<span style='color:{feature_color(name, names)}'>■</span>"
     fig.add_annotation(
@@ -366,41 +269,15 @@ def _name_panel(fig: go.Figure, panel: int, name: str, names: Sequence[str], *, 
 
 
 def _colors(measure: str, values: Sequence[float], chance: float | None, grid: Grid) -> dict[str, Any]:
-    bar = _bar(grid)
+    bar = color_bar(grid)
     if measure == "logit_gap":
         top = max(map(abs, values), default=1.0) or 1.0
-        return {"colorscale": _scale(DIVERGING), "cmin": -top, "cmax": top, "colorbar": bar}
+        return {"colorscale": scale(DIVERGING), "cmin": -top, "cmax": top, "colorbar": bar}
     top = MEASURES[measure].top or max(values, default=1.0) or 1.0
     if chance is not None:
         ticks = [t for t in (0, 0.25, 0.5, 0.75, 1) if abs(t - chance) > 0.07]
         bar |= {"tickvals": [*ticks, chance], "ticktext": [*map(str, ticks), f"{chance:.2g} chance"]}
-    return {"colorscale": _scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar}
-
-
-def _scale(colors: Sequence[str]) -> list[list[Any]]:
-    return [[i / (len(colors) - 1), color] for i, color in enumerate(colors)]
-
-
-def _bar(grid: Grid) -> dict[str, Any]:
-    return {
-        "thickness": 14,
-        "len": min(grid.height, 260),
-        "lenmode": "pixels",
-        "x": grid.share,
-        "xanchor": "left",
-        "xpad": 12,
-        "y": 1,
-        "yanchor": "top",
-        "ypad": 0,
-        "outlinewidth": 0,
-        "tickfont": {"size": 11},
-    }
-
-
-def _name_bar(fig: go.Figure, grid: Grid, name: str) -> None:
-    """Name the colour bar above it; plotly's own title runs into the ticks."""
-    place = {"xref": "paper", "yref": "paper", "x": grid.share, "xanchor": "left", "xshift": 11, "y": 1, "yshift": 5}
-    fig.add_annotation(text=name, name="bar", yanchor="bottom", showarrow=False, font={"size": 12}, **place)
+    return {"colorscale": scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar}
 
 
 def _highest(values: Mapping[Head, float]) -> list[Head]:
@@ -462,7 +339,7 @@ def _known(rank: int | None) -> float:
 
 
 def _share(value: float) -> str:
-    return f"{value:.2f}".removeprefix("0") if value < 0.995 else "1"
+    return f"{value:.2f}".removeprefix("0") if 0.005 <= value < 0.995 else f"{value:.0f}"
 
 
 def _signed(value: float) -> str:

@@ -111,46 +111,47 @@ def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
         xaxis="x",
         yaxis="y",
     )
-    series = [
-        getattr(spectrum, name)[:shown].tolist()
-        for name in ("strength", "null_mean", "null_high", "shuffled_mean", "shuffled_high")
-    ]
-    values = [v for one in series for v in one if math.isfinite(v) and v > 0]
+    scales = _strength_scales(spectrum, shown)
+    metric = feature.choices.metric
+    fig.layout.yaxis.update(title_text=f"strength (unscaled logits, {metric} metric)", tickformat="~g", **scales["log"])
+    fig.update_layout(updatemenus=[_scale_button(fig, scales)])
+    strongest = float(spectrum.strength[0])
+    if not strongest > 10 ** scales["log"]["range"][0]:  # one query for all examples, as in a first layer
+        _notice(fig, 1, "strength is numerically zero")
+
+
+def _strength_scales(spectrum: Spectrum, shown: int) -> dict[str, dict[str, Any]]:
+    """What the strength axis is, linear and logarithmic, for the directions that are shown."""
+    names = ("strength", "null_mean", "null_high", "shuffled_mean", "shuffled_high")
+    values = [v for name in names for v in getattr(spectrum, name)[:shown].tolist() if math.isfinite(v) and v > 0]
     top = max(values, default=1.0)
-    linear = [0, 1.06 * top]
     # numerical zeros of data without full rank would stretch the axis over many decades
-    log = [math.log10(max(min(values, default=0.1), 1e-4 * top)) - 0.1, math.log10(top) + 0.1]
-    fig.layout.yaxis.update(
-        title_text=f"strength (unscaled logits, {feature.choices.metric} metric)",
-        type="log",
-        range=log,
-        tickformat="~g",  # 0.0005, not 500µ
-        minorloglabels="complete",
-    )
-    fig.update_layout(
-        updatemenus=[
-            {
-                "type": "buttons",
-                "showactive": False,
-                "buttons": [
-                    {
-                        "label": "log / linear",
-                        "method": "relayout",
-                        "args": [{"yaxis.type": "linear", "yaxis.range": linear}],
-                        "args2": [{"yaxis.type": "log", "yaxis.range": log}],
-                    }
-                ],
-                "x": fig.layout.xaxis.domain[1],
-                "xanchor": "right",
-                "y": fig.layout.yaxis.domain[1],
-                "yanchor": "bottom",
-                "pad": {"b": 32, "t": 0, "l": 0, "r": 0},
-                "font": {"size": 11, "color": MUTED},
-                "bgcolor": "white",
-                "bordercolor": GRID,
-            }
-        ],
-    )
+    low, high = math.log10(max(min(values, default=0.1 * top), 1e-4 * top)) - 0.1, math.log10(top) + 0.1
+    # plotly's own labels are too many over two decades and too few over one
+    steps = (1, 2, 5) if high - low < 3.5 else (1,)
+    decades = range(math.floor(low) - 9, math.ceil(high) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in (steps if decade >= math.floor(low) else (1,))]
+    return {
+        "linear": {"type": "linear", "range": [0, 1.06 * top], "tickmode": "auto"},
+        "log": {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": ticks},
+    }
+
+
+def _scale_button(fig: go.Figure, scales: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    linear, log = ({f"yaxis.{key}": value for key, value in scales[name].items()} for name in ("linear", "log"))
+    return {
+        "type": "buttons",
+        "showactive": False,
+        "buttons": [{"label": "log / linear", "method": "relayout", "args": [linear], "args2": [log]}],
+        "x": fig.layout.xaxis.domain[1],
+        "xanchor": "right",
+        "y": fig.layout.yaxis.domain[1],
+        "yanchor": "bottom",
+        "pad": {"b": 32, "t": 0, "l": 0, "r": 0},
+        "font": {"size": 11, "color": MUTED},
+        "bgcolor": "white",
+        "bordercolor": GRID,
+    }
 
 
 def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
@@ -224,7 +225,9 @@ def _draw_explained(fig: go.Figure, spectrum: Spectrum, shown: int) -> None:
             xaxis="x3",
             yaxis="y3",
         )
-    fig.layout.yaxis3.update(title_text="share of the variance of logits", range=[0, 1.03], tickformat=".0%")
+    # oblique directions can do worse than none
+    low = min([0.0, *(1.1 * value for value in explained[:shown] if math.isfinite(value))])
+    fig.layout.yaxis3.update(title_text="share of the variance of logits", range=[low, 1.03], tickformat=".0%")
     if not any(map(math.isfinite, explained)):
         _notice(fig, 3, "not available")
 

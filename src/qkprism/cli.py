@@ -1,0 +1,171 @@
+"""The command line: thin, every command is one or two calls of the library."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qkprism.errors import QKPrismError
+
+app = typer.Typer(
+    name="qkprism",
+    help="Why did this attention head attend to that token?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")]
+DtypeOption = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+LimitOption = Annotated[int | None, typer.Option(help="Use the first N examples only.", min=1)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+FileArgument = Annotated[Path, typer.Argument(help="A contrast: JSON lines with marked texts.", show_default=False)]
+FilesArgument = Annotated[list[Path], typer.Argument(help="One or more contrasts.", show_default=False)]
+
+
+class Frame(StrEnum):
+    """The frame of queries and keys under rotary positions."""
+
+    post = "post"
+    relative = "relative"
+
+
+@app.command(epilog="Example:  qkprism heads examples/boxes.jsonl --top 8")
+def heads(
+    contrast: FileArgument,
+    model: ModelOption = "smollm2",
+    top: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 10,
+    by: Annotated[
+        str, typer.Option(help="accuracy, accuracy_all, attention_positive, ratio or logit_gap.")
+    ] = "accuracy",
+    limit: LimitOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score every head by how it attends to the positive keys of a contrast."""
+    import qkprism as qk
+
+    examples = _read(contrast, limit)
+    scores = qk.find_heads(qk.load(model, dtype=dtype, device=device), examples, by=by)
+    frame = scores.to_frame().head(top)
+    if as_json:
+        _print_json({"n": scores.n, "chance": scores.chance, "heads": frame.to_dict("records")})
+        return
+    shown = ["head", "accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"]
+    _print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
+
+
+@app.command(
+    epilog="Examples:  qkprism decompose examples/boxes.jsonl --top 8 --save runs/boxes   "
+    "qkprism decompose order.jsonl lexical.jsonl --heads L18H6,L21H7"
+)
+def decompose(
+    contrasts: FilesArgument,
+    model: ModelOption = "smollm2",
+    chosen: Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")] = None,
+    top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's choices instead of ours.")] = False,
+    rope: Annotated[Frame, typer.Option(help="Positions as they are, or counted from the query.")] = Frame.post,
+    limit: LimitOption = None,
+    save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html in it.")] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
+    import qkprism as qk
+
+    if chosen and top:
+        raise QKPrismError("Give --heads or --top, not both.")
+    named = {c.name: c for c in (_read(path, limit) for path in contrasts)}
+    if len(named) < len(contrasts):
+        raise QKPrismError("Two of the files hold contrasts of the same name.")
+    loaded = qk.load(model, dtype=dtype, device=device)
+    scores = qk.find_heads(loaded, next(iter(named.values()))) if top else None
+    picked: Any = scores.top(top) if scores and top else chosen.split(",") if chosen else None
+    features = qk.decompose(loaded, named, heads=picked, preset="paper" if paper else None, rope=rope.value)
+    report = None
+    if save is not None:
+        from qkprism.page.report import features_report
+        from qkprism.runs import write_text
+
+        report = write_text(features.save(save) / "report.html", features_report(features, scores))
+    _show(features, as_json)
+    if report and not as_json:
+        typer.echo(f"Run folder: {save}\nReport:     {report.resolve()}")
+
+
+@app.command(epilog="Example:  qkprism show runs/boxes")
+def show(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: JsonOption = False) -> None:
+    """Show the features of a run folder again, without the model."""
+    from qkprism.core.feature_set import Features
+
+    _show(Features.load(run), as_json)
+
+
+def _show(features: Any, as_json: bool) -> None:
+    frame = features.to_frame()
+    if as_json:
+        _print_json({"provenance": dict(features.provenance), "features": frame.to_dict("records")})
+        return
+    shown = ["contrast", "head", "rank", "rank_heldout", "rank_energy", "t", "logit_gap", "logit_gap_error"]
+    shown += ["salience_energy", "key_agreement", "n"]
+    best = frame.sort_values("t", ascending=False)
+    title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"
+    _print_table(best.head(30), shown, title)
+    for note in dict.fromkeys(note for feature in features.values() for note in feature.notes):
+        typer.echo(f"Note: {note}")
+
+
+def _read(path: Path, limit: int | None) -> Any:
+    from qkprism.contrasts import Contrast
+
+    contrast = Contrast.read(path)
+    return contrast if limit is None else contrast[:limit]
+
+
+def _print_table(frame: Any, columns: list[str], title: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title), title_justify="left", header_style="bold")
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="left" if name in ("contrast", "head") else "right")
+    for row in frame[columns].to_dict("records"):
+        table.add_row(*(escape(_cell(row[name])) for name in columns))
+    width = None if sys.stdout.isatty() else 140  # a pipe has no width of its own
+    Console(width=width).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _print_json(body: dict[str, Any]) -> None:
+    from qkprism.runs import json_value
+
+    typer.echo(json.dumps(json_value(body), indent=1, allow_nan=False))
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on standard error and exit code 2."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app()
+    except QKPrismError as error:
+        typer.secho(f"qkprism: {error}", err=True, fg=typer.colors.RED)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -1,0 +1,1 @@
+"""Pages that a person opens: they read results and run no model."""

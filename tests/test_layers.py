@@ -1,0 +1,102 @@
+"""Imports point down only: the order of the floors, and who may know torch, transformers and plotly."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
+
+# From the ground up. A module may import what stands on a lower floor, or earlier on its own.
+FLOORS = [
+    ["errors"],
+    ["heads", "runs"],
+    ["figures.theme", "figures"],
+    ["markup", "contrasts"],
+    [
+        "core.moments",
+        "core.covariance",
+        "core.metrics",
+        "core.rank",
+        "core.features",
+        "core.projectors",
+        "core.decomposition",
+        "core.feature_set",
+        "core.vectors",
+        "core.scores",
+    ],
+    ["models.calls", "models.tap", "models.probe", "models.model", "models.chat", "models.encoding"],
+    ["models.digest", "models.loading"],
+    ["capture", "pipeline"],
+    [""],
+    ["page"],
+    ["cli"],
+]
+ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}
+FORBIDDEN = {
+    "errors": {"torch", "transformers", "plotly"},
+    "heads": {"torch", "transformers", "plotly"},
+    "markup": {"torch", "transformers", "plotly"},
+    "contrasts": {"torch", "transformers", "plotly"},
+    "core": {"transformers"},
+    "figures": {"transformers"},
+    "page": {"transformers", "torch"},
+}
+
+
+def modules():
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix("__init__").rstrip("."), path
+
+
+def imports(path):
+    """What a module imports when it runs: not what only a type checker reads."""
+
+    def visit(node):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            yield node.module
+            if node.module.startswith("qkprism"):
+                yield from (
+                    f"{node.module}.{a.name}"
+                    for a in node.names
+                    if (SOURCE.parent / Path(*node.module.split("."), f"{a.name}.py")).exists()
+                )
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child)
+
+    yield from visit(ast.parse(path.read_text()))
+
+
+def place(name):
+    for known in (name, name.split(".")[0]):
+        if known in ORDER:
+            return ORDER[known]
+    raise AssertionError(f"{name} has no floor: add it to FLOORS in {Path(__file__).name}")
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_imports__point_down(name, path):
+    if name in ("core", "models"):
+        assert not path.read_text().strip()
+        return
+    for imported in imports(path):
+        if (
+            imported.split(".")[0] == "qkprism"
+            and (SOURCE.parent / Path(*imported.split("."))).with_suffix(".py").exists()
+        ):
+            assert place(imported.removeprefix("qkprism").lstrip(".")) <= place(name), f"{name} imports {imported}"
+        for room, packages in FORBIDDEN.items():
+            if name.split(".")[0] == room:
+                assert imported.split(".")[0] not in packages, f"{name} imports {imported}"
+
+
+def test_command_line__imports_nothing_heavy_before_it_needs_it():
+    heavy = {"torch", "transformers", "pandas", "plotly"}
+    tree = ast.parse((SOURCE / "cli.py").read_text())
+    top = {name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for name in [ast.unparse(node)]}
+    assert not any(package in line for package in heavy for line in top)
