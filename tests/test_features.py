@@ -274,6 +274,15 @@ def test_load__refuses_damaged_and_foreign_folders(factors, tmp_path, damage):
     assert "\n" not in str(caught.value)
 
 
+def test_feature__a_constant_query_has_nothing_to_match():
+    g = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 8, generator=g).expand(200, -1)
+    feature = decompose_vectors(query, torch.randn(200, 8, generator=g) + 1, torch.randn(200, 8, generator=g))
+    assert (feature.rank, feature.rank_energy, feature.rank_heldout) == (0, 0, 0)
+    assert any("nothing to match" in note for note in feature.notes)
+    assert feature.salience_t > 4
+
+
 def test_vectors__bad_shapes_and_nan_are_refused():
     q, k = torch.randn(20, 4), torch.randn(20, 4)
     with pytest.raises(QKPrismError, match="positive keys have shape"):

@@ -361,7 +361,7 @@ def test_spectrum_figure__escapes_names():
 
 
 def test_measures__are_those_of_head_scores():
-    assert tuple(head_figures.MEASURES) == tuple(head_figures._SEE) == MEASURES
+    assert tuple(head_figures.MEASURES) == MEASURES
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -497,6 +497,7 @@ def test_rank_figure__untested_heads_are_grey(pair):
     assert traces(fig, name="values")[0].z[3][5] is None
     assert "rank_heldout none" in traces(fig, name="missing")[0].hovertext[3][5]
     assert "not tested" in note(fig, "caption")
+    assert "Grey: not known" in note(fig, "caption")
     untested = rank_figure(replace(features, features={k: replace(f, rank_heldout=None) for k, f in made.items()}))
     assert untested.layout.coloraxis.cmax == 1
 

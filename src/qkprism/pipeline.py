@@ -89,6 +89,7 @@ def find_heads(
     progress: bool = True,
 ) -> HeadScores:
     """Score every head by how it attends to the positive keys, in one pass; the best comes first."""
+    name = examples.name if isinstance(examples, Contrast) else None
     examples = list(examples)
     chosen = _heads(model, heads)
     for i, example in enumerate(examples):
@@ -114,7 +115,7 @@ def find_heads(
     errors = {name: torch.cat([deviations[name] for _, deviations in read]) for name in MEASURES}
     ordered = tuple(head for site in sites.values() for head in site.heads)
     chance = sum(len(e.text.positive) / len(e.text.keys) for e in encoded) / len(encoded)
-    provenance = {"model": model.name, "revision": model.revision, "versions": _versions()}
+    provenance = {"model": model.name, "revision": model.revision, "contrast": name, "versions": _versions()}
     return HeadScores(ordered, values, errors, len(encoded), chance, provenance=provenance).sort(by)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from qkprism.core.covariance import (
@@ -40,7 +40,10 @@ from qkprism.core.rank import HeldOut, energy_rank, heldout_test, leading_run
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 
+ROUNDING = 1e-6  # of the size of queries times differences; activations are float32 at best
 FEW_EXAMPLES = 1.6  # a head: below about 100 examples at d_head 64 the contrast metric is noisy
+
+_CONSTANT = "Queries or key differences are the same in all examples, up to rounding: there is nothing to match."
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def _decompose_contrast(
     provenance: Mapping[str, Any],
 ) -> list[Feature]:
     centred = choices.center == "query" and moments.reading != "symmetric"
-    covariance = contrastive_covariance(moments, None, centred=centred)
+    covariance, empty = _without_rounding(moments, contrastive_covariance(moments, None, centred=centred))
     left, strengths, right = torch.linalg.svd(space.factor.whiten(covariance))
     query_basis, key_basis = space.factor.inverse.mT @ left, space.factor.root @ right.mT
     sign = _signs(key_basis)
@@ -136,7 +139,7 @@ def _decompose_contrast(
     spectra = _spectra(moments, space, covariance, strengths, right, heldout, centred=centred)
     raw, has_balance = energy_rank(spectra["raw"], choices.energy), not bool(spectra["balanced"].isnan().any())
     balanced = energy_rank(spectra["balanced"], choices.energy) if has_balance else None
-    run = None if heldout is None else leading_run(heldout.t, choices.threshold)
+    run = None if heldout is None else leading_run(heldout.t, choices.threshold).masked_fill(empty, 0)
     salience = _salience_energy(moments, space)
     gaps = _gaps(moments, scaling)
     notes = space.notes
@@ -163,11 +166,19 @@ def _decompose_contrast(
             n_effective=moments.n_effective,
             reading=moments.reading,
             choices=choices,
-            notes=notes,
+            notes=(*notes, _CONSTANT) if empty[i] else notes,
             provenance=provenance,
         ).with_rank(choices.rank)
         found.append(feature)
     return found
+
+
+def _without_rounding(moments: Moments, covariance: Tensor) -> tuple[Tensor, Bool[Tensor, " head"]]:
+    """dC with zero where it is only rounding: a query that is the same in all examples leaves nothing to match."""
+    queries = query_square(moments).diagonal(dim1=1, dim2=2).sum(-1)
+    keys = difference_square(moments).diagonal(dim1=1, dim2=2).sum(-1)[list(moments.kv_index)]
+    empty = covariance.flatten(1).norm(dim=1) <= ROUNDING * (queries * keys).sqrt()
+    return covariance.masked_fill(empty[:, None, None], 0.0), empty
 
 
 def _signs(key_basis: Float64[Tensor, "head d_head d_head"]) -> Float64[Tensor, "head 1 d_head"]:

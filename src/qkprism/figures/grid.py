@@ -110,16 +110,19 @@ def draw_map(
 
 
 def outline(fig: go.Figure, grid: Grid, head: Head) -> None:
+    """Draw a frame around a head of the first panel."""
     column, row = grid.place(head)
     corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
     fig.add_shape(type="rect", name=str(head), line={"color": INK, "width": 2}, **corners)
 
 
 def scale(colors: Sequence[str]) -> list[list[Any]]:
+    """Colours at equal steps, as plotly wants them."""
     return [[i / (len(colors) - 1), color] for i, color in enumerate(colors)]
 
 
 def color_bar(grid: Grid) -> dict[str, Any]:
+    """A colour bar right of the (first) map."""
     return {
         "thickness": 14,
         "len": min(grid.height, 260),

@@ -48,32 +48,50 @@ _ENERGY = (
 
 @dataclass(frozen=True)
 class Measure:
-    """How a measure of heads is named, what it is in units, and which values the colours span."""
+    """How a measure of heads is named, its unit, what its map shows, and which values the colours span."""
 
     title: str
     unit: str
+    see: str
     top: float | None = 1.0  # None: the highest value
 
 
 MEASURES = MappingProxyType(
     {
-        "accuracy": Measure("Accuracy among the marked keys", "share of examples"),
-        "accuracy_all": Measure("Accuracy among all tokens", "share of examples"),
-        "attention_positive": Measure("Attention on the positive keys", "share of attention", None),
-        "attention_negative": Measure("Attention on the negative keys", "share of attention", None),
-        "ratio": Measure("Positive share of the attention on marked keys", "share of attention"),
-        "logit_gap": Measure("Logit gap between positive and negative keys", "logits", None),
-    }
-)
-_SEE = MappingProxyType(
-    {
-        "accuracy": "How often the marked key with the most attention is a positive one. Chance, picking a marked key "
-        "at random, is {chance}.",
-        "accuracy_all": "How often the token with the most attention, of all in the text, is a positive key.",
-        "attention_positive": "How much attention the positive keys get together.",
-        "attention_negative": "How much attention the negative keys get together.",
-        "ratio": "How much of the attention on marked keys is on positive ones. Equal attention gives {chance}.",
-        "logit_gap": "Mean logit of positive minus negative keys: blue heads prefer positive keys, red ones negative.",
+        "accuracy": Measure(
+            "Accuracy among the marked keys",
+            "share of examples",
+            "How often the marked key with the most attention is a positive one. Chance, picking a marked key at "
+            "random, is {chance:.2g}.",
+        ),
+        "accuracy_all": Measure(
+            "Accuracy among all tokens",
+            "share of examples",
+            "How often the token with the most attention, of all in the text, is a positive key.",
+        ),
+        "attention_positive": Measure(
+            "Attention on the positive keys",
+            "share of attention",
+            "How much attention the positive keys get together.",
+            None,
+        ),
+        "attention_negative": Measure(
+            "Attention on the negative keys",
+            "share of attention",
+            "How much attention the negative keys get together.",
+            None,
+        ),
+        "ratio": Measure(
+            "Positive share of the attention on marked keys",
+            "share of attention",
+            "How much of the attention on marked keys is on positive ones. Equal attention gives {chance:.2g}.",
+        ),
+        "logit_gap": Measure(
+            "Logit gap between positive and negative keys",
+            "logits",
+            "Mean logit of positive minus negative keys: blue heads prefer positive keys, red ones negative.",
+            None,
+        ),
     }
 )
 
@@ -113,28 +131,33 @@ def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.
     best = _highest(values) if len(values) > 2 * _BEST else []
     for head in best:
         outline(fig, grid, head)
-    errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
-    lines = [_SEE[measure].format(chance=f"{scores.chance:.2g}")]
-    if known := [error for error in errors.values() if math.isfinite(error)]:
-        lines.append(f"Standard errors over examples: {median(known):.2g} in the median head.")
-    if best:
-        named = ", ".join(f"{head} {number(values[head], errors[head])}" for head in best)
-        lines.append(f"\nOutlined: the {len(best)} highest, {named}.")
-    if len(finite) < len(grid.layers) * len(grid.indices):
-        lines.append("Grey: not scored.")
     model = scores.provenance.get("model")
     facts = [shortened(model)] if model else []
     return finish(
         fig,
         title=f"{shown.title} ({shown.unit})",
         subtitle=" · ".join([*facts, _count(len(scores), "head"), _count(scores.n, "example")]),
-        caption=" ".join(lines),
+        caption=_score_caption(scores, measure, best, grey=len(finite) < len(grid.layers) * len(grid.indices)),
         width=width,
         plot_height=grid.height,
         left=LEFT,
         right=RIGHT,
         above=24,
     )
+
+
+def _score_caption(scores: HeadScores, measure: str, best: Sequence[Head], *, grey: bool) -> str:
+    values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
+    errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
+    lines = [MEASURES[measure].see.format(chance=scores.chance)]
+    if known := [error for error in errors.values() if math.isfinite(error)]:
+        lines.append(f"Standard errors over examples: {median(known):.2g} in the median head.")
+    if best:
+        named = ", ".join(f"{head} {number(values[head], errors[head])}" for head in best)
+        lines.append(f"\nOutlined: the {len(best)} highest, {named}.")
+    if grey:
+        lines.append("Grey: not scored.")
+    return " ".join(lines)
 
 
 def rank_figure(features: Features, *, width: int = WIDTH) -> go.Figure:
@@ -165,12 +188,13 @@ def _rank_map(features: Features, width: int) -> go.Figure:
     bar = color_bar(grid) | {"tickformat": "d", "dtick": max(1, math.ceil(top / 6))}
     fig.update_layout(coloraxis={"colorscale": scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar})
     name_color_bar(fig, grid, "directions")
-    absent = len(features) < len(names) * len(grid.layers) * len(grid.indices)
+    tested = sum(feature.rank_heldout is not None for feature in features.values())
+    grey = tested < len(names) * len(grid.layers) * len(grid.indices)
     return finish(
         fig,
         title="Held-out rank of each head",
         subtitle=_facts(features),
-        caption=_rank_caption(features, "Grey: not computed." if absent else ""),
+        caption=_rank_caption(features, "Grey: not known." if grey else ""),
         width=width,
         plot_height=height,
         left=LEFT,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from plotly.offline import get_plotlyjs
 
+from qkprism.figures.theme import CONFIG
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -85,4 +87,4 @@ def _cell(value: object) -> str:
 
 
 def _figure(figure: go.Figure) -> str:
-    return f"<div class=scroll>{figure.to_html(full_html=False, include_plotlyjs=False)}</div>"
+    return f"<div class=scroll>{figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)}</div>"

@@ -1,0 +1,222 @@
+"""What does capturing cost? The streaming pass beside a bare forward pass and a hook-and-cache baseline, in one run.
+
+    python benchmarks/capture.py            # figures as printed in benchmarks/README.md
+    python benchmarks/capture.py --quick    # fewer prompts and rounds
+
+The ways are interleaved, round by round, and reported as ratios of medians, because the machine is noisy. Memory is
+the peak of a process of its own for each way, less that of the bare forward pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import qkprism as qk
+from qkprism.capture import Batches, Marked, sites_of, stream_moments
+from qkprism.core.decomposition import decompose_layer
+from qkprism.core.features import Choices
+from qkprism.heads import all_heads
+from qkprism.models.encoding import EncodedExample, bucket, collate, encode
+
+THINGS = "hat jam pen cup key map ring coin book lamp bell rope drum fork shoe vase".split()  # noqa: SIM905
+BATCH = 8
+
+
+def contrast(n: int, name: str = "boxes", seed: int = 0) -> qk.Contrast:
+    """Prompts of about 85 tokens with nine marked keys."""
+    rng = random.Random(seed)
+    examples = []
+    for _ in range(n):
+        things, boxes, asked = rng.sample(THINGS, 9), rng.sample("ABCDEFGHJKLMNOPQRSTUVWXYZ", 9), rng.randrange(9)
+        marks = [
+            f"the {t} is in Box [{'+' if i == asked else '-'}{b}]"
+            for i, (t, b) in enumerate(zip(things, boxes, strict=True))
+        ]
+        asking = f". So, as was said before and is still true now for everyone here, the {things[asked]} is in [?Box]"
+        examples.append(qk.Example.parse(", ".join(marks) + asking))
+    return qk.Contrast(name, tuple(examples))
+
+
+def batches_of(encoded: list[EncodedExample]) -> list[Any]:
+    return [collate(examples) for examples in bucket(encoded, batch_size=BATCH)]
+
+
+def bare(model: qk.Model, batches: list[Any]) -> None:
+    with torch.no_grad():
+        for batch in batches:
+            model.hf.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
+
+
+def stream(model: qk.Model, encoded: list[EncodedExample], heads: tuple[qk.Head, ...], name: str = "boxes") -> Any:
+    sites = sites_of(model, heads)
+    marked = Marked.of(name, encoded, "plain", 0)
+    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, marked)
+
+
+def hook_and_cache(model: qk.Model, batches: list[Any]) -> dict[tuple[int, int], torch.Tensor]:
+    """What one would write without the library: eager attention, every q and k stored, then a loop over the heads."""
+    hf = model.hf
+    stored: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    former = hf.config._attn_implementation
+    hf.set_attn_implementation("eager")
+
+    def keep(layer: int) -> Callable[..., None]:
+        def hook(module: Any, _: Any, kwargs: Any) -> None:
+            from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+            hidden = kwargs["hidden_states"]
+            shape = (*hidden.shape[:-1], -1, module.head_dim)
+            q, k = (p(hidden).view(shape).transpose(1, 2) for p in (module.q_proj, module.k_proj))
+            q, k = apply_rotary_pos_emb(q, k, *kwargs["position_embeddings"])
+            stored.setdefault(layer, []).append((q, k))
+
+        return hook
+
+    handles = [
+        layer.self_attn.register_forward_pre_hook(keep(i), with_kwargs=True) for i, layer in enumerate(hf.model.layers)
+    ]
+    bare(model, batches)
+    for handle in handles:
+        handle.remove()
+    hf.set_attn_implementation(former)
+    found = {}
+    for layer, parts in stored.items():
+        for head in range(model.layers[layer].n_heads):
+            total, count = 0, 0
+            for (q, k), batch in zip(parts, batches, strict=True):
+                key = k[:, model.kv_head(qk.Head(layer, head))][batch.key_row, batch.key_column]
+                difference = (batch.positive_mean - batch.negative_mean) @ key
+                total = total + q[torch.arange(len(q)), head, batch.query].T @ difference
+                count += len(q)
+            found[layer, head] = total / count
+    return found
+
+
+def timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def times(n: int, rounds: int) -> dict[str, Any]:
+    """Interleaved timings of every way, and of the closing decompositions."""
+    model = qk.load("smollm2")
+    encoded = encode(model.tokenizer, contrast(n))
+    batches = batches_of(encoded)
+    heads = all_heads(model.heads_per_layer)
+    first = tuple(head for head in heads if head.layer < 20)
+    ways = {
+        "bare": lambda: bare(model, batches),
+        "stream": lambda: stream(model, encoded, heads),
+        "stream_two_thirds": lambda: stream(model, encoded, first),
+        "baseline": lambda: hook_and_cache(model, batches),
+    }
+    short = encode(model.tokenizer, contrast(2 * BATCH))
+    bare(model, batches_of(short))
+    stream(model, short, heads)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(rounds):
+        for name in [*ways][round_ % 4 :] + [*ways][: round_ % 4]:
+            if name != "baseline" or round_ == 0:
+                seconds[name].append(timed(ways[name]))
+        print(f"round {round_ + 1}: " + ", ".join(f"{k} {v[-1]:.1f} s" for k, v in seconds.items()), file=sys.stderr)
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(values, seconds["bare"], strict=False))
+        for name, values in seconds.items()
+    }
+    return {
+        "prompts": n,
+        "tokens_mean": statistics.mean(e.length for e in encoded),
+        "heads": len(heads),
+        "rounds": rounds,
+        "ratio_to_bare": ratios,
+        "ms_a_head_and_contrast": closing(model, encoded, heads),
+    }
+
+
+def closing(model: qk.Model, encoded: list[EncodedExample], heads: tuple[qk.Head, ...]) -> dict[str, float]:
+    """Milliseconds of the decomposition itself, for one contrast (raw) and two (contrast metric)."""
+    sums = stream(model, encoded, heads)
+    sites = sites_of(model, heads)
+    found = {}
+    for name, contrasts, metric in (
+        ("raw, one contrast", ["a"], "raw"),
+        ("contrast metric, two", ["a", "b"], "contrast"),
+    ):
+        start = time.perf_counter()
+        for layer, site in sites.items():
+            moments = dict.fromkeys(contrasts, sums[layer])
+            decompose_layer(moments, site.heads, site.scaling, Choices(metric=metric))  # type: ignore[arg-type]
+        found[name] = (time.perf_counter() - start) / len(heads) / len(contrasts) * 1000
+    return found
+
+
+def peak(way: str, n: int) -> float:
+    """Peak memory in MB of one way in a process of its own."""
+    command = [sys.executable, __file__, "--peak", way, "--prompts", str(n)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1])
+
+
+def run_for_peak(way: str, n: int) -> None:
+    model = qk.load("smollm2")
+    if way == "bare":
+        bare(model, batches_of(encode(model.tokenizer, contrast(n))))
+    elif way == "baseline":
+        hook_and_cache(model, batches_of(encode(model.tokenizer, contrast(n))))
+    else:
+        named = [contrast(n, name=f"c{i}", seed=i) for i in range(int(way))]
+        qk.decompose(model, named, batch_size=BATCH, progress=False)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def memory(small: int, large: int) -> dict[str, float]:
+    """Extra peak memory in MB over the bare forward pass."""
+    base = peak("bare", small)
+    one, two, one_large = peak("1", small), peak("2", small), peak("1", large)
+    return {
+        "bare_mb": base,
+        "extra_mb_one_contrast": one - base,
+        "extra_mb_second_contrast": two - one,
+        f"extra_mb_one_contrast_{large}_prompts": one_large - base,
+        "extra_mb_baseline": peak("baseline", small) - base,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--prompts", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peak", choices=["bare", "1", "2", "baseline"])
+    parser.add_argument("--only", choices=["time", "memory"])
+    parser.add_argument("--save", type=Path)
+    given = parser.parse_args()
+    if given.peak:
+        run_for_peak(given.peak, given.prompts)
+        return
+    n, rounds = (64, 3) if given.quick else (given.prompts, given.rounds)
+    result: dict[str, Any] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    if given.only != "memory":
+        result["time"] = times(n, rounds)
+    if given.only != "time":
+        result["memory"] = memory(n, 4 * n)
+    text = json.dumps(result, indent=1)
+    print(text)
+    if given.save:
+        given.save.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
