@@ -3,8 +3,8 @@
     python benchmarks/capture.py            # figures as printed in benchmarks/README.md
     python benchmarks/capture.py --quick    # fewer prompts and rounds
 
-The ways are interleaved, round by round, and reported as ratios of medians, because the machine is noisy. Memory is
-the peak of a process of its own for each way, less that of the bare forward pass.
+The ways take turns, piece by piece of 128 prompts, and a ratio is the median over rounds, because machines are noisy.
+Memory is the peak of a process of its own for each way, less that of the bare forward pass.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from qkprism.models.encoding import EncodedExample, bucket, collate, encode
 
 THINGS = "hat jam pen cup key map ring coin book lamp bell rope drum fork shoe vase".split()  # noqa: SIM905
 BATCH = 8
+PIECE = 128  # prompts that one way runs before the next has its turn
 
 
 def contrast(n: int, name: str = "boxes", seed: int = 0) -> qk.Contrast:
@@ -104,6 +105,11 @@ def hook_and_cache(model: qk.Model, batches: list[Any]) -> dict[tuple[int, int],
     return found
 
 
+def _rotated(names: list[str], turn: int) -> list[str]:
+    at = turn % len(names)
+    return names[at:] + names[:at]
+
+
 def timed(run: Callable[[], Any]) -> float:
     start = time.perf_counter()
     run()
@@ -114,26 +120,26 @@ def times(n: int, rounds: int) -> dict[str, Any]:
     """Interleaved timings of every way, and of the closing decompositions."""
     model = qk.load("smollm2")
     encoded = encode(model.tokenizer, contrast(n))
-    batches = batches_of(encoded)
     heads = all_heads(model.heads_per_layer)
     first = tuple(head for head in heads if head.layer < 20)
-    ways = {
-        "bare": lambda: bare(model, batches),
-        "stream": lambda: stream(model, encoded, heads),
-        "stream_two_thirds": lambda: stream(model, encoded, first),
-        "baseline": lambda: hook_and_cache(model, batches),
+    ways: dict[str, Callable[[list[EncodedExample]], Any]] = {
+        "bare": lambda piece: bare(model, batches_of(piece)),
+        "stream": lambda piece: stream(model, piece, heads),
+        "stream_two_thirds": lambda piece: stream(model, piece, first),
+        "baseline": lambda piece: hook_and_cache(model, batches_of(piece)),
     }
-    short = encode(model.tokenizer, contrast(2 * BATCH))
-    bare(model, batches_of(short))
-    stream(model, short, heads)
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way(encoded[: 2 * BATCH])
+    seconds: dict[str, list[float]] = {name: [0.0] * rounds for name in ways}
     for round_ in range(rounds):
-        for name in [*ways][round_ % 4 :] + [*ways][: round_ % 4]:
-            if name != "baseline" or round_ == 0:
-                seconds[name].append(timed(ways[name]))
-        print(f"round {round_ + 1}: " + ", ".join(f"{k} {v[-1]:.1f} s" for k, v in seconds.items()), file=sys.stderr)
+        for turn, at in enumerate(range(0, n, PIECE)):
+            for name in _rotated([*ways], round_ + turn):
+                seconds[name][round_] += timed(lambda name=name, at=at: ways[name](encoded[at : at + PIECE]))
+        print(
+            f"round {round_ + 1}: " + ", ".join(f"{k} {v[round_]:.1f} s" for k, v in seconds.items()), file=sys.stderr
+        )
     ratios = {
-        name: statistics.median(a / b for a, b in zip(values, seconds["bare"], strict=False))
+        name: statistics.median(a / b for a, b in zip(values, seconds["bare"], strict=True))
         for name, values in seconds.items()
     }
     return {

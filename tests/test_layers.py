@@ -27,7 +27,7 @@ FLOORS = [
     ],
     ["models.calls", "models.tap", "models.probe", "models.model", "models.chat", "models.encoding"],
     ["models.digest", "models.loading"],
-    ["capture", "pipeline"],
+    ["capture", "checkpoint", "pipeline"],
     [""],
     ["page"],
     ["cli"],

@@ -23,7 +23,7 @@ from qkprism.models.encoding import Batch, EncodedExample, bucket, collate, pad_
 from qkprism.models.model import Frame, Model
 
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
-CHUNK = {"cpu": 64, "cuda": 512}
+CHUNK = {"cpu": 128, "cuda": 512}
 
 Progress = Callable[[int], None]
 
@@ -160,10 +160,12 @@ def stream_moments(
     start: int = 0,
     moments: dict[int, Moments] | None = None,
     progress: Progress | None = None,
-    on_chunk: Callable[[int, dict[int, Moments]], None] | None = None,
+    on_chunk: Callable[[int, Mapping[int, Moments]], None] | None = None,
 ) -> dict[int, Moments]:
-    """The moments of one contrast in every chosen layer; `start` and `moments` go on where a former run stopped."""
+    """The moments of one contrast in every chosen layer; `start` and `moments` go on where a former pass stopped."""
     sums = {} if moments is None else dict(moments)
+    if progress and start:
+        progress(start)
     chunk_size = CHUNK.get(batches.model.device.type, CHUNK["cpu"])
     for at in range(start, len(marked.examples), chunk_size):
         chunk = slice(at, at + chunk_size)
@@ -172,6 +174,8 @@ def stream_moments(
         for layer, vectors in gathered.items():
             if layer not in sums:
                 sums[layer] = _empty(sites[layer], marked, vectors)
+            elif sums[layer].product.device != _home(vectors):  # read from a checkpoint
+                sums[layer] = sums[layer].to(_home(vectors))
             _flush(sums[layer], vectors, plan, table, marked)
         if on_chunk:
             on_chunk(min(chunk.stop, len(marked.examples)), sums)
@@ -179,9 +183,14 @@ def stream_moments(
 
 
 def _empty(site: Site, marked: Marked, vectors: _Gathered) -> Moments:
-    device = vectors.query[0].device
-    where = str(device) if device.type != "mps" else "cpu"  # no float64 there
+    where = str(_home(vectors))
     return Moments.zeros(site.kv_index, site.d_head, reading=marked.reading, n_cells=len(marked.cells), device=where)
+
+
+def _home(vectors: _Gathered) -> torch.device:
+    """Where sums are kept: with the layer, unless its device has no float64."""
+    device = vectors.query[0].device
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def _run_chunk(

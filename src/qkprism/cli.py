@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -76,7 +77,9 @@ def decompose(
     paper: Annotated[bool, typer.Option("--paper", help="The paper's choices instead of ours.")] = False,
     rope: Annotated[Frame, typer.Option(help="Positions as they are, or counted from the query.")] = Frame.post,
     limit: LimitOption = None,
-    save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html in it.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
+    ] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
@@ -92,13 +95,17 @@ def decompose(
     loaded = qk.load(model, dtype=dtype, device=device)
     scores = qk.find_heads(loaded, next(iter(named.values()))) if top else None
     picked: Any = scores.top(top) if scores and top else chosen.split(",") if chosen else None
-    features = qk.decompose(loaded, named, heads=picked, preset="paper" if paper else None, rope=rope.value)
+    kept = save.with_name(f".{save.name}.checkpoint") if save else None
+    features = qk.decompose(
+        loaded, named, heads=picked, preset="paper" if paper else None, rope=rope.value, checkpoint=kept
+    )
     report = None
-    if save is not None:
+    if save is not None and kept is not None:
         from qkprism.page.report import features_report
         from qkprism.runs import write_text
 
         report = write_text(features.save(save) / "report.html", features_report(features, scores))
+        shutil.rmtree(kept)
     _show(features, as_json)
     if report and not as_json:
         typer.echo(f"Run folder: {save}\nReport:     {report.resolve()}")

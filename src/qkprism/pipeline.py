@@ -5,10 +5,13 @@ prompts -> Contrast -> capture (one forward pass) -> Moments -> Features
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,11 +19,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from qkprism.capture import Batches, Marked, Progress, Site, sites_of, stream_moments
+from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.decomposition import resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Center, Choices, Rank
-from qkprism.core.moments import READINGS, Reading
+from qkprism.core.moments import READINGS, Moments, Reading
 from qkprism.core.scores import MEASURES, HeadScores, ScoreSums
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
@@ -50,11 +54,14 @@ def decompose(
     max_length: int | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Features:
     """The query-key features of contrasts in some heads (all by default), in one streaming pass.
 
     >>> decompose(model, {"order": order, "lexical": lexical}, heads=["L21H7"])   # doctest: +SKIP
+
+    With a folder as `checkpoint` a pass that was killed goes on where it was, to the identical result.
     """
     named = _named(contrasts)
     center, reading, rank = _preset(preset, center, reading, rank)
@@ -65,15 +72,46 @@ def decompose(
     marked = [Marked.of(name, encoded[name], readings[name], seed) for name in named]
     sites = sites_of(model, chosen)
     batches = Batches(model, sorted(sites), rope, batch_size)
-    sums: dict[int, dict[str, Any]] = {layer: {} for layer in sites}
-    with _bar(sum(len(m.examples) for m in marked), "examples", progress) as tick:
-        for own in marked:
-            for layer, moments in stream_moments(batches, sites, own, seed=seed, progress=tick).items():
-                sums[layer][own.name] = moments.to("cpu")
-    layers = {layer: Layer(site.heads, site.scaling, sums[layer]) for layer, site in sites.items()}
     provenance = _provenance(model, named, readings, rope=rope, token=token, chat=chat, max_length=max_length)
+    job = {"provenance": provenance, "heads": list(map(str, chosen)), "batch_size": batch_size, "seed": seed}
+    kept = None if checkpoint is None else Checkpoint(Path(checkpoint), job)
+    sums = _stream(batches, sites, marked, seed, kept, progress)
+    layers = {
+        layer: Layer(site.heads, site.scaling, {own.name: sums[own.name][layer] for own in marked})
+        for layer, site in sites.items()
+    }
     with _bar(len(chosen), "heads", progress) as tick:
         return Features.from_moments(layers, choices, provenance, tick)
+
+
+def _stream(
+    batches: Batches,
+    sites: Mapping[int, Site],
+    marked: Sequence[Marked],
+    seed: int,
+    kept: Checkpoint | None,
+    progress: bool,
+) -> dict[str, dict[int, Moments]]:
+    """The moments of every contrast, from where a checkpoint stands if there is one."""
+    if kept:
+        kept.read(marked, sites)
+    sums = {}
+    with _bar(sum(len(own.examples) for own in marked), "examples", progress) as tick:
+        for own in marked:
+            found = stream_moments(
+                batches,
+                sites,
+                own,
+                seed=seed,
+                start=kept.done.get(own.name, 0) if kept else 0,
+                moments=kept.sums.get(own.name) if kept else None,
+                progress=tick,
+                on_chunk=partial(kept.note, marked, own.name) if kept else None,
+            )
+            sums[own.name] = {layer: moments.to("cpu") for layer, moments in found.items()}
+    if kept:
+        kept.write(marked)
+    return sums
 
 
 def find_heads(

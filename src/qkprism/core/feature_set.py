@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qkprism.core.decomposition import decompose_layer, resolve_metric
 from qkprism.core.features import Center, Choices, Feature, Gap, Rank, Spectrum
-from qkprism.core.moments import Moments
+from qkprism.core.moments import Moments, pack, unpack
 from qkprism.core.projectors import Joint, joint_projectors
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
@@ -154,7 +154,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         for i, name in enumerate(self.contrasts):
             for number, layer in self.layers.items():
                 own = [self.features[name, head] for head in layer.heads]
-                moments |= {f"{i}/{number}/{key}": t for key, t in layer.moments[name].tensors().items()}
+                moments |= pack({f"{i}/{number}": layer.moments[name]})
                 results |= {f"{i}/{number}/{key}": t for key, t in _stacked(own).items()}
         manifest = {
             "contrasts": self.contrasts,
@@ -210,8 +210,7 @@ def _restored(manifest: Mapping[str, Any], moments: Mapping[str, Tensor], result
         of_contrast = {}
         for i, name in enumerate(names):
             prefix = f"{i}/{number}/"
-            sums = {key.removeprefix(prefix): t for key, t in moments.items() if key.startswith(prefix)}
-            of_contrast[name] = Moments(reading=manifest["readings"][i], kv_index=tuple(state["kv_index"]), **sums)
+            of_contrast[name] = unpack(moments, prefix[:-1], manifest["readings"][i], state["kv_index"])
             own = {key.removeprefix(prefix): t for key, t in results.items() if key.startswith(prefix)}
             tensors |= {(name, str(h)): {key: t[j] for key, t in own.items()} for j, h in enumerate(heads)}
         layers[number] = Layer(heads, state["scaling"], of_contrast)

@@ -155,6 +155,17 @@ class Moments:
         return self.product.shape[-1]
 
 
+def pack(sums: Mapping[str, Moments]) -> dict[str, Tensor]:
+    """All tensors of some moments under `name/tensor`, as a file holds them."""
+    return {f"{name}/{key}": tensor for name, own in sums.items() for key, tensor in own.tensors().items()}
+
+
+def unpack(tensors: Mapping[str, Tensor], name: str, reading: Reading, kv_index: Sequence[int]) -> Moments:
+    """The moments that `pack` put under a name."""
+    own = {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
+    return Moments(reading=reading, kv_index=tuple(kv_index), **own)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is done with the vectors of some examples, the same for every layer and head.
@@ -289,18 +300,17 @@ def accumulate(
 def _add_folds(
     moments: Moments, q: Tensor, weighted: Tensor, own: Tensor, fold: Tensor, weight: Float64[Tensor, " example"]
 ) -> None:
-    """Products by fold, and their sum; examples are sorted by fold."""
+    """Products of all and by fold; examples are sorted by fold."""
     moments.count.index_add_(0, fold, torch.ones_like(weight))
     moments.weight.index_add_(0, fold, weight)
     moments.weight_square.index_add_(0, fold, weight**2)
+    moments.product.add_((q.mT @ own).sum(0))
     end = 0
     for number, size in enumerate(torch.bincount(fold, minlength=N_FOLDS).tolist()):
         start, end = end, end + size
         if size:
             part = slice(start, end)
-            product = (q[:, :, part].mT @ own[:, :, part]).sum(0)
-            moments.product.add_(product)
-            moments.fold_product[number] += product.float()
+            moments.fold_product[number] += (q[:, :, part].mT @ own[:, :, part]).sum(0)
             moments.query[:, number] += q[:, :, part].sum(2)
             moments.difference[:, number] += weighted[:, :, part].sum(2)
 

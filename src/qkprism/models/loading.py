@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -60,7 +61,7 @@ def load(
     try:
         tokenizer = _tokenizer(place, arguments)
         hf = _auto_class(place, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise QKPrismError(f"{model} could not be loaded: {_first_line(error)}") from error
     if device is not None:
         hf = hf.to(device)
@@ -119,10 +120,7 @@ def cache_folder() -> Path:
 
 def converted(gguf: Path, name: str) -> Path:
     """The folder of a GGUF file converted to safetensors, made once; complete or absent, never half."""
-    size = gguf.stat().st_size
-    target = cache_folder() / "models" / f"{name}-{file_digest(gguf)[:12]}" if size else None
-    if target is None:
-        raise QKPrismError(f"{gguf} is empty.")
+    target = cache_folder() / "models" / f"{name}-{file_digest(gguf)[:12]}"
     if (target / "config.json").is_file():
         return target
     if importlib.util.find_spec("gguf") is None:

@@ -1,0 +1,97 @@
+"""A pass that is killed goes on where it was, to the identical result."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import qkprism as qk
+from qkprism import QKPrismError, capture
+from qkprism.checkpoint import Checkpoint
+from test_pipeline import contrast
+from tiny import one_thread, tiny  # noqa: F401
+from tokenizers_for_tests import byte_level
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def model():
+    tokenizer = byte_level()
+    return qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
+
+
+@pytest.fixture
+def contrasts(monkeypatch):
+    monkeypatch.setitem(capture.CHUNK, "cpu", 8)
+    return {"a": contrast(30, seed=1), "b": contrast(30, twins=True, seed=2)}
+
+
+def assert_identical(first, second):
+    assert list(first) == list(second)
+    for key, feature in first.items():
+        assert torch.equal(feature.key_basis, second[key].key_basis)
+        assert torch.equal(feature.spectrum.t.nan_to_num(), second[key].spectrum.t.nan_to_num())
+        assert feature.n == second[key].n
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 5, 8])
+def test_checkpoint__resumes_to_the_identical_result(model, contrasts, chunks, tmp_path, monkeypatch):
+    options = {"metric": "raw", "progress": False}
+    whole = qk.decompose(model, contrasts, **options)
+    note, seen = Checkpoint.note, []
+
+    def die(self, *args):
+        self.interval = 0.0
+        note(self, *args)
+        seen.append(args)
+        if len(seen) == chunks:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "note", die)
+        with pytest.raises(Killed):
+            qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options)
+    run, passes = type(model).run, []
+    monkeypatch.setattr(type(model), "run", lambda *a, **k: passes.append(1) or run(*a, **k))
+    assert_identical(whole, qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options))
+    assert len(passes) <= 8 - chunks + 1
+    passes.clear()
+    assert_identical(whole, qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options))
+    assert not passes
+
+
+def test_checkpoint__of_another_job_is_refused(model, contrasts, tmp_path):
+    options = {"metric": "raw", "progress": False, "checkpoint": tmp_path / "part"}
+    qk.decompose(model, contrasts, **options)
+    with pytest.raises(QKPrismError, match="checkpoint of another job"):
+        qk.decompose(model, contrasts, heads="L0H0", **options)
+    qk.decompose(model, contrasts, progress=False, metric="raw").save(tmp_path / "run")
+    with pytest.raises(QKPrismError, match="run of kind 'features'"):
+        qk.decompose(model, contrasts, progress=False, metric="raw", checkpoint=tmp_path / "run")
+
+
+def test_save__killed_while_writing_leaves_the_former_run(model, contrasts, tmp_path):
+    """kill -9 in the middle of `save`: the folder that was there is there still, whole."""
+    features = qk.decompose(model, contrasts, heads="L0H0", metric="raw", progress=False)
+    run = features.save(tmp_path / "run")
+    script = f"""
+        import os, signal, safetensors.torch, qkprism.runs as runs
+        from qkprism.core.feature_set import Features
+        features = Features.load({str(run)!r})
+        write = runs.save_file
+        def killed(*args):
+            write(*args)
+            os.kill(os.getpid(), signal.SIGKILL)
+        runs.save_file = killed
+        features.save({str(run)!r})
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert_identical(features, qk.Features.load(run))

