@@ -38,9 +38,9 @@ def test_load__takes_a_dtype_and_a_device(folder, given, expected):
 
 
 def test_load__passes_a_device_map_through(folder, monkeypatch):
-    load, given = loading.AutoModelForCausalLM.from_pretrained, {}
+    load, given = loading.transformers.LlamaForCausalLM.from_pretrained, {}
     monkeypatch.setattr(
-        loading.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: given.update(k) or load(*a, **k)
+        loading.transformers.LlamaForCausalLM, "from_pretrained", lambda *a, **k: given.update(k) or load(*a, **k)
     )
     model = qk.load(folder, device_map={"": "cpu"})
     assert given["device_map"] == {"": "cpu"}
@@ -55,6 +55,22 @@ def test_load__wraps_a_loaded_model():
     assert model.hf is hf
     assert model.tokenizer is tokenizer
     assert qk.load(hf).tokenizer is None
+
+
+def test_load__takes_the_class_that_was_saved(folder, tmp_path):
+    assert type(qk.load(folder).hf).__name__ == "LlamaForCausalLM"
+    tiny("bert").save_pretrained(tmp_path / "bert")
+    byte_level().save_pretrained(tmp_path / "bert")
+    encoder = qk.load(tmp_path / "bert")
+    assert type(encoder.hf).__name__ == type(tiny("bert")).__name__
+    assert not encoder.is_causal
+
+
+def test_load_tokenizer__needs_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    tokenizer, causal = loading.load_tokenizer(folder)
+    assert tokenizer("hat")["input_ids"]
+    assert causal
 
 
 def test_load__encoders_and_vision_models_too(tmp_path):

@@ -202,6 +202,13 @@ def test_decompose__several_contrasts_share_a_metric_and_labels_make_cells():
     assert (feature.reading, feature.rank) == ("paired", feature.rank_energy)
 
 
+def test_decompose__warns_of_few_examples_in_the_contrast_metric():
+    tokenizer = byte_level()
+    model = qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
+    with pytest.warns(UserWarning, match="Only .* effective examples for d_head 8: the contrast metric is noisy"):
+        qk.decompose(model, {"a": contrast(10, seed=1), "b": contrast(10, seed=2)}, progress=False)
+
+
 def test_decompose__keys_with_labels_make_cells():
     tokenizer = byte_level()
     model = qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))

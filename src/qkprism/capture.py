@@ -8,6 +8,7 @@ that does not fit in memory is halved and run again: nothing was added for it ye
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
 CHUNK = {"cpu": 128, "cuda": 512}
 
 Progress = Callable[[int], None]
+Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 
 
 @dataclass
@@ -89,33 +91,26 @@ class Marked:
     reading: Reading
     examples: tuple[EncodedExample, ...]
     fold: tuple[int, ...]
-    cells: Mapping[tuple[tuple[str, object], ...], int]
-    notes: tuple[str, ...] = ()
+    cells: Mapping[Cell, int]
 
     @classmethod
     def of(cls, name: str, encoded: Sequence[EncodedExample], reading: Reading, seed: int) -> Marked:
-        """Order examples (longest first), assign folds, and number the label cells that hold two keys or more."""
+        """Order examples (longest first), assign folds, and number the fullest label cells of two keys or more."""
         folds = assign_folds([example.group or f"#{example.index}" for example in encoded], seed)
         order = sorted(range(len(encoded)), key=lambda i: (-encoded[i].length, encoded[i].index))
-        cells, notes = _cells(encoded)
-        return cls(name, reading, tuple(encoded[i] for i in order), tuple(folds[i] for i in order), cells, notes)
+        examples, fold = tuple(encoded[i] for i in order), tuple(folds[i] for i in order)
+        return cls(name, reading, examples, fold, _cells(encoded))
 
 
-def _cells(encoded: Sequence[EncodedExample]) -> tuple[dict[tuple[tuple[str, object], ...], int], tuple[str, ...]]:
-    counts: dict[tuple[tuple[str, object], ...], int] = {}
-    for example in encoded:
-        for text in example.texts:
-            for key in text.keys:
-                if key.labels:
-                    cell = _cell(key.labels)
-                    counts[cell] = counts.get(cell, 0) + 1
-    filled = [cell for cell, count in counts.items() if count > 1]
-    if len(filled) > MAX_CELLS:
-        return {}, (f"{len(filled)} label cells are more than {MAX_CELLS}: noise within cells is left out.",)
-    return {cell: i for i, cell in enumerate(filled)}, ()
+def _cells(encoded: Sequence[EncodedExample]) -> dict[Cell, int]:
+    counts = Counter(
+        _cell(key.labels) for example in encoded for text in example.texts for key in text.keys if key.labels
+    )
+    fullest = [cell for cell, count in counts.most_common(MAX_CELLS) if count > 1]
+    return {cell: i for i, cell in enumerate(fullest)}
 
 
-def _cell(labels: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+def _cell(labels: Mapping[str, object]) -> Cell:
     return tuple(sorted(labels.items()))
 
 
@@ -135,6 +130,15 @@ class Site:
         kv = [model.kv_head(head) for head in heads]
         used = sorted(set(kv))
         return cls(tuple(heads), tuple(used), tuple(used.index(k) for k in kv), layer.d_head, layer.scaling)
+
+    def gather(
+        self, call: AttentionCall, batch: Batch
+    ) -> tuple[Float[Tensor, "text head d_head"], Float[Tensor, "key kv_head d_head"]]:
+        """The queries of a batch's texts and its marked keys, as they meet in this layer."""
+        batch = batch.to(call.query.device)
+        row = torch.arange(len(batch.query), device=call.query.device)
+        query = call.query[row, :, batch.query][:, [head.index for head in self.heads]]
+        return query, call.key[batch.key_row, :, batch.key_column][:, list(self.kv_heads)]
 
 
 def sites_of(model: Model, heads: Sequence[Head]) -> dict[int, Site]:
@@ -200,11 +204,7 @@ def _run_chunk(
     current: dict[int, tuple[Tensor, Tensor]] = {}
 
     def visit(call: AttentionCall, batch: Batch) -> None:
-        site = sites[call.layer]
-        row = torch.arange(len(batch.query))
-        query = call.query[row, :, batch.query][:, [head.index for head in site.heads]]
-        key = call.key[batch.key_row, :, batch.key_column][:, list(site.kv_heads)]
-        current[call.layer] = (query, key)
+        current[call.layer] = sites[call.layer].gather(call, batch)
 
     for batch in batches.run(examples, visit):
         for layer, (query, key) in current.items():

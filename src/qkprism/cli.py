@@ -55,7 +55,7 @@ def heads(
     """Score every head by how it attends to the positive keys of a contrast."""
     import qkprism as qk
 
-    examples = _read(contrast, limit)
+    examples = _read(contrast, limit, model)
     scores = qk.find_heads(qk.load(model, dtype=dtype, device=device), examples, by=by)
     frame = scores.to_frame().head(top)
     if as_json:
@@ -89,7 +89,7 @@ def decompose(
 
     if chosen and top:
         raise QKPrismError("Give --heads or --top, not both.")
-    named = {c.name: c for c in (_read(path, limit) for path in contrasts)}
+    named = {c.name: c for c in (_read(path, limit, model) for path in contrasts)}
     if len(named) < len(contrasts):
         raise QKPrismError("Two of the files hold contrasts of the same name.")
     loaded = qk.load(model, dtype=dtype, device=device)
@@ -133,11 +133,18 @@ def _show(features: Any, as_json: bool) -> None:
         typer.echo(f"Note: {note}")
 
 
-def _read(path: Path, limit: int | None) -> Any:
+def _read(path: Path, limit: int | None, model: str) -> Any:
+    """A contrast whose marks are known to fit the model's tokens, before the model itself is loaded."""
     from qkprism.contrasts import Contrast
+    from qkprism.models.encoding import encode
+    from qkprism.models.loading import load_tokenizer
 
     contrast = Contrast.read(path)
-    return contrast if limit is None else contrast[:limit]
+    contrast = contrast if limit is None else contrast[:limit]
+    tokenizer, causal = load_tokenizer(model)
+    if tokenizer is not None and causal:
+        encode(tokenizer, contrast)
+    return contrast
 
 
 def _print_table(frame: Any, columns: list[str], title: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +22,7 @@ from tqdm import tqdm
 from qkprism.capture import Batches, Marked, Progress, Site, sites_of, stream_moments
 from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast, Example
-from qkprism.core.decomposition import resolve_metric
+from qkprism.core.decomposition import few_examples, resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Center, Choices, Rank
 from qkprism.core.moments import READINGS, Moments, Reading
@@ -80,6 +81,8 @@ def decompose(
         layer: Layer(site.heads, site.scaling, {own.name: sums[own.name][layer] for own in marked})
         for layer, site in sites.items()
     }
+    if choices.metric == "contrast" and (few := few_examples([*next(iter(layers.values())).moments.values()])):
+        warnings.warn(few, stacklevel=2)
     with _bar(len(chosen), "heads", progress) as tick:
         return Features.from_moments(layers, choices, provenance, tick)
 
@@ -159,15 +162,14 @@ def find_heads(
 
 def _measure(call: AttentionCall, batch: Batch, site: Site) -> Tensor:
     """Every measure of `MEASURES` for each example and head of a batch without twins."""
-    index = [head.index for head in site.heads]
-    attention = call.attention(index, batch.query)[:, :, 0]
+    batch = batch.to(call.query.device)
+    attention = call.attention([head.index for head in site.heads], batch.query)[:, :, 0]
     row, column, positive = batch.key_row, batch.key_column, batch.key_positive
     marked = attention[row, :, column]
     side = [torch.zeros_like(attention[:, :, 0]).index_add_(0, row[s], marked[s]) for s in (positive, ~positive)]
     best = [_largest(marked[s], row[s], len(attention)) for s in (positive, ~positive)]
-    query = call.query[torch.arange(len(batch.query)), :, batch.query][:, index].float()
-    key = call.key[row, :, column][:, list(site.kv_heads)].float()
-    difference = torch.einsum("ek,kvd->evd", (batch.positive_mean - batch.negative_mean).to(key), key)
+    query, key = (vectors.float() for vectors in site.gather(call, batch))
+    difference = torch.einsum("ek,kvd->evd", batch.positive_mean - batch.negative_mean, key)
     gap = (query * difference[:, list(site.kv_index)]).sum(-1) * float(call.scaling)
     total = (side[0] + side[1]).clamp(min=torch.finfo(attention.dtype).tiny)
     all_best = attention.amax(-1)

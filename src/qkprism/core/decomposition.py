@@ -112,13 +112,20 @@ def shared_space(moments: Sequence[Moments], choices: Choices) -> Space:
         metric = contrast_metric([difference_square(m) for m in moments], within, cells)
         if cells is None:
             notes.append("No label cell holds two keys: the contrast metric has no term for noise within cells.")
-        smallest = min(m.n_effective for m in moments)
-        if smallest < FEW_EXAMPLES * moments[0].d_head:
-            notes.append(
-                f"Only {smallest:.0f} effective examples for d_head {moments[0].d_head}: the contrast metric is noisy "
-                f"below about {FEW_EXAMPLES * moments[0].d_head:.0f}."
-            )
+        if (few := few_examples(moments)) is not None:
+            notes.append(few)
     return Space(metric[kv], factor(metric).pick(kv), within[kv], tuple(notes))
+
+
+def few_examples(moments: Sequence[Moments]) -> str | None:
+    """A warning if there are so few examples that the contrast metric is noisy."""
+    smallest, d_head = min(m.n_effective for m in moments), moments[0].d_head
+    if smallest >= FEW_EXAMPLES * d_head:
+        return None
+    return (
+        f"Only {smallest:.0f} effective examples for d_head {d_head}: the contrast metric is noisy below about "
+        f"{FEW_EXAMPLES * d_head:.0f}."
+    )
 
 
 def _decompose_contrast(

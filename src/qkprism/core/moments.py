@@ -37,7 +37,7 @@ READINGS: tuple[Reading, ...] = ("plain", "paired", "symmetric", "matched")
 N_FOLDS = 8
 N_FLIPS = 4
 N_SHUFFLES = 4
-MAX_CELLS = 2048
+MAX_CELLS = 512  # the fullest label cells that are summed: enough for the noise within cells, and bounded
 
 
 def slots_of(reading: Reading) -> int:

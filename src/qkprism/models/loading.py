@@ -12,7 +12,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,15 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from qkprism.errors import QKPrismError
 from qkprism.models.model import Model
@@ -58,11 +66,10 @@ def load(
     place, name = _locate(str(model))
     chosen = _dtype(dtype, device, device_map)
     arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    try:
-        tokenizer = _tokenizer(place, arguments)
-        hf = _auto_class(place, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        raise QKPrismError(f"{model} could not be loaded: {_first_line(error)}") from error
+    with _one_line(model):
+        config = AutoConfig.from_pretrained(place, **arguments)
+        tokenizer = _tokenizer(place, config, arguments)
+        hf = _class(config, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
     if device is not None:
         hf = hf.to(device)
     return Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
@@ -161,18 +168,43 @@ def _dtype(dtype: str | torch.dtype | None, device: object, device_map: object) 
     return found if isinstance(found, torch.dtype) else "auto"
 
 
-def _auto_class(place: str, arguments: Mapping[str, Any]) -> Any:
-    config = AutoConfig.from_pretrained(place, **arguments)
-    remote = bool(getattr(config, "auto_map", None)) and arguments["trust_remote_code"]
-    return AutoModelForCausalLM if remote or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModel
+def _class(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> Any:
+    """The class that the checkpoint was saved from, so that its output head is loaded with it."""
+    if getattr(config, "auto_map", None) and arguments["trust_remote_code"]:
+        return AutoModelForCausalLM
+    return getattr(transformers, _architecture(config), AutoModel)
 
 
-def _tokenizer(place: str, arguments: Mapping[str, Any]) -> Any:
-    """The tokenizer, or None for a model without one, such as a vision model."""
-    config = AutoConfig.from_pretrained(place, **arguments)
+def _architecture(config: PreTrainedConfig) -> str:
+    return (config.architectures or [""])[0]
+
+
+def load_tokenizer(
+    model: str | os.PathLike[str], *, revision: str | None = None, trust_remote_code: bool = False
+) -> tuple[PreTrainedTokenizerBase | None, bool]:
+    """The tokenizer of a model and whether the model is causal, without the weights.
+
+    Texts can be checked with it before a large model is loaded. A model without a tokenizer gives None.
+    """
+    arguments = {"revision": revision, "trust_remote_code": trust_remote_code}
+    with _one_line(model):
+        place, _ = _locate(str(model))
+        config = AutoConfig.from_pretrained(place, **arguments)
+        return _tokenizer(place, config, arguments), _architecture(config).endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def _tokenizer(place: str, config: PreTrainedConfig, arguments: Mapping[str, Any]) -> Any:
     if not hasattr(config.get_text_config(), "vocab_size"):
         return None
     return AutoTokenizer.from_pretrained(place, **arguments)
+
+
+@contextmanager
+def _one_line(model: object) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        raise QKPrismError(f"{model} could not be loaded: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
