@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qkprism.contrasts import Example
 from qkprism.errors import QKPrismError
-from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText, bucket, collate, encode, pad_id
+from qkprism.models.encoding import Batch, EncodedExample, EncodedKey, EncodedText, bucket, collate, encode, pad_id
 from tokenizers_for_tests import byte_level, word_piece
 
 slowly = settings(max_examples=50, deadline=None)
@@ -40,6 +40,11 @@ def made(drawn: list[Any]) -> list[EncodedExample]:
     return [EncodedExample(at, *pair, float(at + 1), None, f"f:{at}") for at, pair in enumerate(pairs)]
 
 
+def positions_of(batch: Batch) -> torch.Tensor:
+    """The place of each column in its own text."""
+    return batch.attention_mask.cumsum(1) - 1
+
+
 @slowly
 @given(drawn_examples, st.sampled_from(["left", "right"]), st.integers(0, 9))
 def test_collate__gathers_each_texts_own_tokens(drawn: list[Any], side: Any, pad: int) -> None:
@@ -52,13 +57,12 @@ def test_collate__gathers_each_texts_own_tokens(drawn: list[Any], side: Any, pad
     assert (batch.input_ids[batch.attention_mask == 0] == pad).all()
     row = torch.arange(len(texts))
     assert batch.input_ids[row, batch.query].tolist() == [text.ids[text.query] for text in texts]
-    assert batch.position_ids[row, batch.query].tolist() == [text.query for text in texts]
+    assert positions_of(batch)[row, batch.query].tolist() == [text.query for text in texts]
     keys = [(at, key.position, key.positive) for at, text in enumerate(texts) for key in text.keys]
-    positions = batch.position_ids[batch.key_row, batch.key_column]
+    positions = positions_of(batch)[batch.key_row, batch.key_column]
     assert list(zip(batch.key_row.tolist(), positions.tolist(), batch.key_positive.tolist(), strict=True)) == keys
     assert batch.weight.tolist() == [examples[place].weight for place, _ in batch.rows]
     assert [examples[place].texts[which] for place, which in batch.rows] == texts
-    assert batch.example.tolist() == [place for place, _ in batch.rows]
 
 
 @slowly
@@ -66,24 +70,10 @@ def test_collate__gathers_each_texts_own_tokens(drawn: list[Any], side: Any, pad
 def test_collate__means_are_the_means_of_each_side(drawn: list[Any], side: Any) -> None:
     examples = made(drawn)
     batch = collate(examples, padding_side=side)
-    values = (batch.position_ids**2)[batch.key_row, batch.key_column].float()
+    values = (positions_of(batch) ** 2)[batch.key_row, batch.key_column].float()
     for row, text in enumerate(text for example in examples for text in example.texts):
         for means, places in ((batch.positive_mean, text.positive), (batch.negative_mean, text.negative)):
             assert (means @ values)[row].item() == pytest.approx(sum(place**2 for place in places) / len(places))
-
-
-@slowly
-@given(drawn_examples)
-def test_collate__partners_are_text_and_twin(drawn: list[Any]) -> None:
-    examples = made(drawn)
-    batch = collate(examples)
-    for row, partner in enumerate(batch.partner.tolist()):
-        place, which = batch.rows[row]
-        if partner < 0:
-            assert examples[place].twin is None
-        else:
-            assert batch.rows[partner] == (place, 1 - which)
-            assert batch.partner[partner] == row
 
 
 def test_collate__a_twin_without_negative_keys_has_zero_there() -> None:

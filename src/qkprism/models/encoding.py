@@ -332,17 +332,13 @@ class Batch:
     `key[key_row, :, key_column]` gathers the marked keys, and `positive_mean @ keys` averages those of each row:
 
         d = (batch.positive_mean - batch.negative_mean) @ keys               # without a twin
-        d = k - k[batch.partner]    where k = batch.positive_mean @ keys     # with a twin, `partner` its row
     """
 
     examples: tuple[EncodedExample, ...]
     rows: tuple[tuple[int, int], ...]  # (place in `examples`, 0 for the text or 1 for the twin)
     input_ids: Int64[Tensor, "row token"]
     attention_mask: Int64[Tensor, "row token"]
-    position_ids: Int64[Tensor, "row token"]
     query: Int64[Tensor, " row"]  # columns of `input_ids`, whatever the padding side
-    example: Int64[Tensor, " row"]
-    partner: Int64[Tensor, " row"]  # the row of the other text of the example, -1 without a twin
     weight: Float[Tensor, " row"]
     key_row: Int64[Tensor, " key"]
     key_column: Int64[Tensor, " key"]
@@ -402,10 +398,7 @@ def collate(
         rows=tuple(rows),
         input_ids=torch.tensor([_padded(text.ids, width, shift, pad_id) for text, shift in shifted]),
         attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
         query=torch.tensor([text.query + shift for text, shift in shifted]),
-        example=torch.tensor([place for place, _ in rows]),
-        partner=torch.tensor(_partners(examples)),
         weight=torch.tensor([examples[place].weight for place, _ in rows]),
         key_row=key_row,
         key_column=key_column,
@@ -417,14 +410,6 @@ def collate(
 
 def _padded(ids: Sequence[int], width: int, shift: int, filler: int) -> list[int]:
     return [filler] * shift + list(ids) + [filler] * (width - shift - len(ids))
-
-
-def _partners(examples: Sequence[EncodedExample]) -> list[int]:
-    partners: list[int] = []
-    for example in examples:
-        row = len(partners)
-        partners += [-1] if example.twin is None else [row + 1, row]
-    return partners
 
 
 def _means(key_row: Int64[Tensor, " key"], side: Bool[Tensor, " key"], rows: int) -> Float[Tensor, "row key"]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qkprism.core.features import Feature
     from qkprism.core.scores import HeadScores
 
-SHOWN = 6  # spectra drawn in full, strongest evidence first
+SHOWN = 6  # spectra drawn in full
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
@@ -42,7 +42,7 @@ _COLUMNS = {
 
 def features_report(features: Features, scores: HeadScores | None = None) -> str:
     """The page of a run, as HTML that needs no network."""
-    best = sorted(features.values(), key=_evidence, reverse=True)
+    best = _best_first(features, scores)
     model = escape(str(features.provenance.get("model", "vectors")))
     names = ", ".join(map(escape, features.contrasts))
     parts = [
@@ -62,9 +62,12 @@ def features_report(features: Features, scores: HeadScores | None = None) -> str
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 
-def _evidence(feature: Feature) -> float:
-    t = float(feature.spectrum.t[0])
-    return t if t == t else float("-inf")
+def _best_first(features: Features, scores: HeadScores | None) -> list[Feature]:
+    """In the order of the heads' scores where these are known, else by the evidence for the first direction."""
+    if scores is not None:
+        place = {head: i for i, head in enumerate(scores.heads)}
+        return sorted(features.values(), key=lambda feature: place[feature.head])
+    return sorted(features.values(), key=lambda feature: -float(feature.spectrum.t[0].nan_to_num()))
 
 
 def _notes(features: Features) -> list[str]:
