@@ -344,6 +344,18 @@ def test_decompose__window_and_length_are_checked_before_the_pass():
         qk.decompose(model, contrast(6), progress=False)
 
 
+def test_decompose__models_that_take_no_plain_text_are_refused():
+    tokenizer = byte_level()
+    with pytest.raises(QKPrismError, match="is an encoder-decoder"):
+        qk.decompose(qk.load((tiny("t5", vocab_size=len(tokenizer)), tokenizer)), contrast(4), progress=False)
+    with pytest.raises(QKPrismError, match="has no tokenizer"):
+        qk.decompose(qk.load(tiny("vit")), contrast(4), progress=False)
+
+
+def test_model__says_what_it_is_in_one_line(model):
+    assert repr(model).endswith("2 attention layers x 4 heads, float32 on cpu)")
+
+
 def test_decompose__nan_weights_are_refused_by_name():
     tokenizer = byte_level()
     hf = tiny("llama", vocab_size=len(tokenizer))

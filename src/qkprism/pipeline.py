@@ -241,6 +241,8 @@ def _encode(
 ) -> list[EncodedExample]:
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
+    if model.hf.config.is_encoder_decoder:
+        raise QKPrismError(f"{model.name} is an encoder-decoder: texts can be given to encoders and decoders only.")
     encoded = encode(model.tokenizer, examples, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
     if not encoded:
         raise QKPrismError("There are no examples.")

@@ -37,7 +37,7 @@ Frame = Literal["post", "relative"]
 _PROBE_ROWS = torch.tensor([5, 4])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A Hugging Face model and its tokenizer, with the layers whose attention can be read."""
 
@@ -61,6 +61,11 @@ class Model:
         name = name or hf.config.name_or_path or type(hf).__name__
         revision = revision or getattr(hf.config, "_commit_hash", None)
         return cls(hf, tokenizer, name, revision, survey(hf, probe))
+
+    def __repr__(self) -> str:
+        heads = " or ".join(map(str, sorted(set(self.heads_per_layer.values()))))
+        size = f"{len(self.layers)} attention layers x {heads} heads"
+        return f"Model({self.name}: {size}, {str(self.dtype).removeprefix('torch.')} on {self.device})"
 
     @property
     def device(self) -> torch.device:
