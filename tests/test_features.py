@@ -213,6 +213,7 @@ def test_features__is_a_mapping_with_clear_errors(factors):
     with pytest.raises(QKPrismError, match="Name the contrast and the head"):
         factors["L0H0"]
     assert list(factors.to_frame()["contrast"]) == ["z1", "z2"]
+    assert factors.get(("z9", "L0H0"), "none") == "none"
 
 
 def test_features__escape_html():
@@ -242,17 +243,32 @@ def test_save__replaces_an_older_run_and_nothing_else(factors, tmp_path):
     factors.with_rank(1).save(tmp_path / "run")
     assert Features.load(tmp_path / "run")["z1", "L0H0"].rank == 1
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    factors.save(tmp_path / "run")
+    assert sorted(p.name.split("-")[0] for p in (tmp_path / "run").iterdir()) == [
+        "features",
+        "manifest.json",
+        "moments",
+        "notes.txt",
+    ]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("do not lose me")
-    with pytest.raises(QKPrismError, match="not a qkprism run"):
-        factors.save(tmp_path / "mine")
-    assert (tmp_path / "mine" / "thesis.txt").exists()
+    for manifest in (None, '{"name": "chrome extension"}'):
+        if manifest:
+            (tmp_path / "mine" / "manifest.json").write_text(manifest)
+        with pytest.raises(QKPrismError, match="qkprism run"):
+            factors.save(tmp_path / "mine")
+        assert (tmp_path / "mine" / "thesis.txt").exists()
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "run", "/proc/run"):
+        with pytest.raises(QKPrismError):
+            factors.save(place)
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "missing", "manifest", "foreign", "version", "kind"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "missing", "manifest", "foreign", "version", "kind", "rank"])
 def test_load__refuses_damaged_and_foreign_folders(factors, tmp_path, damage):
     run = factors.save(tmp_path / "run")
-    weights, manifest = run / "features.safetensors", run / "manifest.json"
+    weights, manifest = next(run.glob("features-*.safetensors")), run / "manifest.json"
     if damage == "truncate":
         weights.write_bytes(weights.read_bytes()[:-100])
     elif damage == "flip":
@@ -265,6 +281,8 @@ def test_load__refuses_damaged_and_foreign_folders(factors, tmp_path, damage):
         manifest.write_text(manifest.read_text()[:-20])
     elif damage == "foreign":
         manifest.unlink()
+    elif damage == "rank":
+        manifest.write_text(manifest.read_text().replace('"rank_heldout": 3', '"rank_heldout": 4'))
     else:
         body = json.loads(manifest.read_text())
         body["qkprism" if damage == "version" else "kind"] = "other"

@@ -147,12 +147,20 @@ def sites_of(model: Model, heads: Sequence[Head]) -> dict[int, Site]:
     return {layer: Site.of(model, [head for head in heads if head.layer == layer]) for layer in layers}
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Gathered:
-    """Vectors of the current chunk in one layer: queries by text, keys in one flat row."""
+    """Vectors of the current chunk in one layer: queries by text, keys in one flat row.
 
-    query: list[Float[Tensor, "text head d_head"]] = field(default_factory=list)
-    key: list[Float[Tensor, "key kv_head d_head"]] = field(default_factory=list)
+    One buffer a layer for the whole pass: small tensors kept between the large ones of a forward pass would pin the
+    heap open, which costs many times their own size.
+    """
+
+    query: Float[Tensor, "text head d_head"]
+    key: Float[Tensor, "key kv_head d_head"]
+
+    def first(self, texts: int, keys: int) -> _Gathered:
+        """What this chunk has filled."""
+        return _Gathered(self.query[:texts], self.key[:keys])
 
 
 def stream_moments(
@@ -171,9 +179,10 @@ def stream_moments(
     if progress and start:
         progress(start)
     chunk_size = CHUNK.get(batches.model.device.type, CHUNK["cpu"])
+    buffers: dict[int, _Gathered] = {}
     for at in range(start, len(marked.examples), chunk_size):
         chunk = slice(at, at + chunk_size)
-        gathered = _run_chunk(batches, sites, marked.examples[chunk], progress)
+        gathered = _run_chunk(batches, sites, marked.examples[chunk], buffers, progress)
         plan, table = _plan(marked, chunk, seed)
         for layer, vectors in gathered.items():
             if layer not in sums:
@@ -193,27 +202,35 @@ def _empty(site: Site, marked: Marked, vectors: _Gathered) -> Moments:
 
 def _home(vectors: _Gathered) -> torch.device:
     """Where sums are kept: with the layer, unless its device has no float64."""
-    device = vectors.query[0].device
+    device = vectors.query.device
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def _run_chunk(
-    batches: Batches, sites: Mapping[int, Site], examples: Sequence[EncodedExample], progress: Progress | None
+    batches: Batches,
+    sites: Mapping[int, Site],
+    examples: Sequence[EncodedExample],
+    buffers: dict[int, _Gathered],
+    progress: Progress | None,
 ) -> dict[int, _Gathered]:
-    chunk = {layer: _Gathered() for layer in sites}
-    current: dict[int, tuple[Tensor, Tensor]] = {}
+    """Run a chunk; a batch that fails and is run again overwrites what it left."""
+    size = (sum(len(e.texts) for e in examples), sum(len(text.keys) for e in examples for text in e.texts))
+    texts = keys = 0
 
     def visit(call: AttentionCall, batch: Batch) -> None:
-        current[call.layer] = sites[call.layer].gather(call, batch)
+        query, key = sites[call.layer].gather(call, batch)
+        buffer = buffers.get(call.layer)
+        if buffer is None or len(buffer.query) < size[0] or len(buffer.key) < size[1]:
+            buffer = _Gathered(query.new_empty(size[0], *query.shape[1:]), key.new_empty(size[1], *key.shape[1:]))
+            buffers[call.layer] = buffer
+        buffer.query[texts : texts + len(query)] = query
+        buffer.key[keys : keys + len(key)] = key
 
     for batch in batches.run(examples, visit):
-        for layer, (query, key) in current.items():
-            chunk[layer].query.append(query)
-            chunk[layer].key.append(key)
-        current.clear()
+        texts, keys = texts + len(batch.query), keys + len(batch.key_row)
         if progress:
             progress(len(batch.examples))
-    return chunk
+    return {layer: buffer.first(texts, keys) for layer, buffer in buffers.items()}
 
 
 def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
@@ -244,8 +261,8 @@ def _flush(moments: Moments, vectors: _Gathered, plan: Plan, table: Tensor, mark
     device = moments.product.device
     plan = plan.to(device)
     texts = 1 if marked.reading == "plain" else 2
-    query = torch.cat(vectors.query).to(device).unflatten(0, (-1, texts))
-    flat = torch.cat(vectors.key).to(device).double()
+    query = vectors.query.to(device).unflatten(0, (-1, texts))
+    flat = vectors.key.to(device).double()
     key = flat.new_zeros((plan.share.numel(), *flat.shape[1:]))
     key[table.to(device)] = flat
     key = key.unflatten(0, tuple(plan.share.shape))

@@ -17,10 +17,10 @@ from typing import Any
 from qkprism.capture import Marked, Site
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.errors import QKPrismError
-from qkprism.runs import json_value, read_run, write_run
+from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 
 KIND = "checkpoint"
-_FILE = "moments.safetensors"
+_FILE = "moments"
 
 Sums = dict[str, dict[int, Moments]]
 
@@ -43,7 +43,8 @@ class Checkpoint:
 
     def read(self, marked: Sequence[Marked], sites: Mapping[int, Site]) -> None:
         """Take up what a former pass of the same job has summed, if there was one."""
-        if not (self.folder / "manifest.json").exists():
+        check_place(self.folder, KIND)
+        if not (self.folder / MANIFEST).exists():
             return
         manifest, files = read_run(self.folder, KIND)
         if manifest["job"] != self.digest:

@@ -1,8 +1,8 @@
 """Run folders: `manifest.json` beside safetensors files; written atomically, checked when read, never pickle.
 
-The manifest says what kind of run it is and holds the SHA-256 of every other file, so that a foreign, damaged or
-half-copied folder is refused. A folder appears under its name only when it is complete: it is written next to its
-place and renamed, so a process that is killed leaves the former run as it was.
+The manifest says what kind of run it is and holds the SHA-256 of itself and of every tensor file, so that a foreign,
+damaged or half-copied folder is refused. It is written last and replaced in one step, so a process that is killed
+leaves the former run as it was.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-import shutil
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,30 +25,46 @@ from qkprism.errors import QKPrismError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+_OURS = re.compile(r"\w+-[0-9a-f]{12}\.safetensors|\.\w+(\.part)?")  # also what a killed process left
 
 
 def write_run(
     folder: str | os.PathLike[str], kind: str, manifest: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
 ) -> Path:
-    """Write a run folder: the manifest and one safetensors file for each entry of `files`."""
-    target = Path(folder)
-    _refuse_foreign(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    """Write a run folder: the manifest and one safetensors file for each entry of `files`.
+
+    Tensor files carry their digest in their name, so new ones never overwrite those of a former run; the manifest is
+    replaced in one step, and what the former one named is removed after that. Other files in the folder stay.
+    """
+    target = check_place(folder, kind)
     try:
-        digests = {}
-        for name, tensors in files.items():
-            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, fresh / name)
-            _flush(fresh / name)
-            digests[name] = file_digest(fresh / name)
-        body = {"qkprism": FORMAT, "kind": kind, "files": digests, **manifest}
-        (fresh / MANIFEST).write_text(json.dumps(json_value(body), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        _flush(fresh / MANIFEST)
-        _put_in_place(fresh, target)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
+        target.mkdir(parents=True, exist_ok=True)
+        listed = {name: _write_tensors(target, name, tensors) for name, tensors in files.items()}
+        body = json_value({"qkprism": FORMAT, "kind": kind, "files": listed, **manifest})
+        write_text(
+            target / MANIFEST, json.dumps(body | {"digest": _body_digest(body)}, indent=1, allow_nan=False) + "\n"
+        )
+        for path in target.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in {entry["file"] for entry in listed.values()}:
+                path.unlink()
+    except OSError as error:
+        raise QKPrismError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from error
     return target
+
+
+def _write_tensors(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".part", delete=False) as file:
+        part = Path(file.name)
+    try:
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        digest = file_digest(part)
+        final = f"{name}-{digest[:12]}.safetensors"
+        part.replace(folder / final)
+    finally:
+        part.unlink(missing_ok=True)
+    return {"file": final, "sha256": digest}
 
 
 def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
@@ -58,42 +74,67 @@ def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any],
     if manifest["kind"] != kind:
         raise QKPrismError(f"{place} is a run of kind {manifest['kind']!r}, not {kind!r}.")
     files = {}
-    for name, digest in manifest["files"].items():
-        path = place / name
-        if Path(name).name != name or not path.is_file():
-            raise QKPrismError(f"{place} is damaged: the file {name!r} is missing. Make the run again.")
-        if file_digest(path) != digest:
-            raise QKPrismError(f"{place} is damaged: {name!r} is not the file that was written. Make the run again.")
+    for name, entry in manifest["files"].items():
+        path = place / Path(entry["file"]).name
+        if not path.is_file():
+            raise QKPrismError(f"{place} is damaged: the file {path.name!r} is missing. Make the run again.")
+        if file_digest(path) != entry["sha256"]:
+            raise QKPrismError(f"{place} is damaged: {path.name!r} is not what was written. Make the run again.")
         try:
             files[name] = load_file(path)
         except SafetensorError as error:
-            raise QKPrismError(f"{place} is damaged: {name!r} cannot be read ({error}).") from error
+            raise QKPrismError(f"{place} is damaged: {path.name!r} cannot be read ({error}).") from error
     return manifest, files
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The manifest of a run folder."""
+    """The manifest of a run folder, as it was written."""
     path = Path(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise QKPrismError(f"{folder} is not a qkprism run: it has no {MANIFEST}.") from None
     except (OSError, ValueError) as error:
         raise QKPrismError(f"{path} is damaged: it cannot be read as JSON ({error}). Make the run again.") from None
-    if not isinstance(manifest, dict) or not {"qkprism", "kind", "files"} <= manifest.keys():
+    if not isinstance(manifest, dict) or not {"qkprism", "kind", "files", "digest"} <= manifest.keys():
         raise QKPrismError(f"{path} is not the manifest of a qkprism run.")
     if manifest["qkprism"] != FORMAT:
         raise QKPrismError(f"{folder} has run format {manifest['qkprism']!r}; this version of qkprism reads {FORMAT}.")
+    if manifest.pop("digest") != _body_digest(manifest):
+        raise QKPrismError(f"{path} is damaged: it is not what was written. Make the run again.")
     return manifest
+
+
+def _body_digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def check_place(folder: str | os.PathLike[str], kind: str) -> Path:
+    """Refuse to write where something else is: only an absent or empty folder, or a run of the same kind."""
+    target = Path(folder)
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise QKPrismError(f"{target} exists and is not a run folder. Choose another place.")
+    others = [p for p in target.iterdir() if not _OURS.fullmatch(p.name)] if target.is_dir() else []
+    if others:
+        if not (target / MANIFEST).is_file():
+            raise QKPrismError(f"{target} holds other files and is not a qkprism run. Choose another folder.")
+        if (found := read_manifest(target)["kind"]) != kind:
+            raise QKPrismError(f"{target} is a run of kind {found!r}, not {kind!r}. Choose another folder.")
+    return target
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file so that it is there whole or not at all."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".", delete=False, encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, target)
+    except OSError as error:
+        raise QKPrismError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from error
     return target
 
 
@@ -112,26 +153,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [json_value(item) for item in value]
     return value if isinstance(value, (str, int, bool)) or value is None else str(value)
-
-
-def _refuse_foreign(target: Path) -> None:
-    """Never replace what is not ours: only an absent or empty folder or an older run."""
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise QKPrismError(f"{target} exists and is not a run folder. Choose another place.")
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
-        raise QKPrismError(f"{target} holds other files and is not a qkprism run. Choose another folder.")
-
-
-def _put_in_place(fresh: Path, target: Path) -> None:
-    if not target.exists():
-        fresh.rename(target)
-        return
-    former = Path(tempfile.mkdtemp(prefix=f".{target.name}-former-", dir=target.parent))
-    target.rename(former / "run")
-    fresh.rename(target)
-    shutil.rmtree(former, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

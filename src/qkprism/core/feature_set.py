@@ -91,6 +91,10 @@ class Features(Mapping[tuple[str, Head], Feature]):
         except (QKPrismError, TypeError, ValueError):
             return False
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The feature of a contrast and head, or the default."""
+        return self[key] if key in self else default  # noqa: SIM401
+
     def __iter__(self) -> Iterator[tuple[str, Head]]:
         return iter(self.features)
 
@@ -164,14 +168,14 @@ class Features(Mapping[tuple[str, Head], Feature]):
             "readings": [next(iter(self.layers.values())).moments[name].reading for name in self.contrasts],
             "features": [_scalars(feature) for feature in self.values()],
         }
-        return write_run(folder, KIND, manifest, {"moments.safetensors": moments, "features.safetensors": results})
+        return write_run(folder, KIND, manifest, {"moments": moments, "features": results})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Features:
         """Read a run folder that `save` wrote; a foreign or damaged one is refused."""
         manifest, files = read_run(folder, KIND)
         try:
-            return _restored(manifest, files["moments.safetensors"], files["features.safetensors"])
+            return _restored(manifest, files["moments"], files["features"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise QKPrismError(f"{folder} is damaged: its manifest does not fit its tensors ({error!r}).") from error
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Center = Literal["query", "none"]
 Metric = Literal["raw", "contrast"]
+RULES = ("balanced", "energy", "heldout")
 Rank = int | str  # a number, or a rule: balanced, energy or heldout
 
 
@@ -38,6 +39,15 @@ class Choices:
     energy: float = 0.99
     threshold: float = 4.5
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("center", ("query", "none")), ("metric", ("raw", "contrast"))):
+            if getattr(self, name) not in allowed:
+                raise QKPrismError(
+                    f"{name}={getattr(self, name)!r} is not known. Use {' or '.join(map(repr, allowed))}."
+                )
+        if isinstance(self.rank, bool) or (self.rank not in RULES if isinstance(self.rank, str) else self.rank < 0):
+            raise QKPrismError(f"{self.rank!r} is not a rule for the rank. Use a number or one of {', '.join(RULES)}.")
 
 
 @dataclass(frozen=True)
@@ -135,17 +145,15 @@ class Feature:
 
     def with_rank(self, rank: Rank) -> Feature:
         """The same feature cut at another rank: a number or a rule."""
-        return replace(self, rank=self._rank_of(rank), choices=replace(self.choices, rank=rank))
+        choices = replace(self.choices, rank=rank)  # refuses an unknown rule
+        return replace(self, rank=self._rank_of(rank), choices=choices)
 
     def _rank_of(self, rank: Rank) -> int:
         if isinstance(rank, int):
             if not 0 <= rank <= self.d_head:
                 raise QKPrismError(f"A rank of {rank} is not possible: {self.head} has d_head {self.d_head}.")
             return rank
-        rules = {"balanced": self.rank_balanced, "energy": self.rank_energy, "heldout": self.rank_heldout}
-        if rank not in rules:
-            raise QKPrismError(f"{rank!r} is not a rule for the rank. Use a number or one of {', '.join(rules)}.")
-        found = rules[rank]
+        found = {"balanced": self.rank_balanced, "energy": self.rank_energy, "heldout": self.rank_heldout}[rank]
         if found is None and rank == "heldout":
             raise QKPrismError(f"{self.contrast!r} was not tested on held-out examples ({self.evidence}).")
         return self.rank_energy if found is None else found

@@ -21,6 +21,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 
 _CHUNK = 1024
+MAX_WEIGHT = 1e30
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Vectors:
     twin_query: Float[Tensor, "example d_head"] | None = None
     weight: Float[Tensor, " example"] | None = None
     group: Sequence[str | int] | None = None
-    positive_label: Int[Tensor, example * positive_key] | None = None
-    negative_label: Int[Tensor, example * negative_key] | None = None
+    positive_label: Int[Tensor, "example *positive_key"] | None = None
+    negative_label: Int[Tensor, "example *negative_key"] | None = None
 
     def moments(self, reading: Reading | None = None, seed: int = 0) -> Moments:
         """Their sums, with one head."""
@@ -87,8 +88,15 @@ class Vectors:
                     f"The {name} keys have shape {tuple(keys.shape)}; with queries of shape {tuple(self.query.shape)} "
                     "they need one or more keys an example: [example, d_head] or [example, key, d_head]."
                 )
-        if len(self.query) == 0:
+        n = len(self.query)
+        if n == 0:
             raise QKPrismError("There are no examples.")
+        for name in ("weight", "group", "twin_query"):
+            given = getattr(self, name)
+            if given is not None and len(given) != n:
+                raise QKPrismError(f"{name} has {len(given)} entries for {n} examples.")
+        if self.weight is not None and not bool(((self.weight > 0) & (self.weight <= MAX_WEIGHT)).all()):
+            raise QKPrismError(f"Weights are numbers above 0 and up to {MAX_WEIGHT:g}.")
 
     def _cells(self, positive: torch.Size, negative: torch.Size) -> Int[Tensor, "example key"]:
         sides = zip((self.positive_label, self.negative_label), (positive, negative), strict=True)
