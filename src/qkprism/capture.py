@@ -16,7 +16,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from qkprism.core.moments import MAX_CELLS, Moments, Plan, Reading, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.core.moments import (
+    MAX_CELLS,
+    Moments,
+    Plan,
+    Reading,
+    accumulate,
+    assign_folds,
+    group_numbers,
+    make_plan,
+    reduce_keys,
+)
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
@@ -61,7 +71,8 @@ class Batches:
 
     def _split(self, examples: list[EncodedExample]) -> list[list[EncodedExample]]:
         if self.batch_size is not None:
-            return bucket(examples, batch_size=max(1, int(self.batch_size * self.scale)))
+            halved = max(1, int(self.batch_size * self.scale)) if self.scale < 1 else self.batch_size
+            return bucket(examples, batch_size=halved)
         budget = TOKEN_BUDGET.get(self.model.device.type, TOKEN_BUDGET["cpu"])
         return bucket(examples, token_budget=max(1, int(budget * self.scale)))
 
@@ -91,15 +102,18 @@ class Marked:
     reading: Reading
     examples: tuple[EncodedExample, ...]
     fold: tuple[int, ...]
+    group: tuple[int, ...]
     cells: Mapping[Cell, int]
 
     @classmethod
     def of(cls, name: str, encoded: Sequence[EncodedExample], reading: Reading, seed: int) -> Marked:
         """Order examples (longest first), assign folds, and number the fullest label cells of two keys or more."""
-        folds = assign_folds([example.group or f"#{example.index}" for example in encoded], seed)
+        named = [example.index if example.group is None else example.group for example in encoded]
+        folds, groups = assign_folds(named, seed), group_numbers(named)
         order = sorted(range(len(encoded)), key=lambda i: (-encoded[i].length, encoded[i].index))
-        examples, fold = tuple(encoded[i] for i in order), tuple(folds[i] for i in order)
-        return cls(name, reading, examples, fold, _cells(encoded))
+        examples = tuple(encoded[i] for i in order)
+        fold, group = (tuple(numbers[i] for i in order) for numbers in (folds, groups))
+        return cls(name, reading, examples, fold, group, _cells(encoded))
 
 
 def _cells(encoded: Sequence[EncodedExample]) -> dict[Cell, int]:
@@ -249,7 +263,7 @@ def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
         cell=cell,
         weight=torch.tensor([e.weight for e in examples]),
         fold=torch.tensor(marked.fold[chunk]),
-        index=[e.index for e in examples],
+        index=marked.group[chunk],
         reading=marked.reading,
         seed=seed,
     )

@@ -74,6 +74,13 @@ def decompose(
     model: ModelOption = "smollm2",
     chosen: Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")] = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
+    rank: Annotated[str, typer.Option(help="A number, balanced, energy or heldout; for the paper's see --paper.")] = "",
+    metric: Annotated[str | None, typer.Option(help="raw or contrast (default with two contrasts or more).")] = None,
+    reading: Annotated[str | None, typer.Option(help="Of twins: symmetric, paired or matched.")] = None,
+    token: Annotated[str, typer.Option(help="Which token of a span: last, first or every.")] = "last",
+    chat: Annotated[bool, typer.Option("--chat", help="Put texts into the model's chat template.")] = False,
+    batch_size: Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of folds and nulls.")] = 0,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's choices instead of ours.")] = False,
     rope: Annotated[Frame, typer.Option(help="Positions as they are, or counted from the query.")] = Frame.post,
     limit: LimitOption = None,
@@ -86,9 +93,12 @@ def decompose(
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
     import qkprism as qk
+    from qkprism.runs import check_place, write_text
 
     if chosen and top:
         raise QKPrismError("Give --heads or --top, not both.")
+    if save is not None:
+        save = check_place(save.resolve(), "features")
     named = {c.name: c for c in (_read(path, limit, model) for path in contrasts)}
     if len(named) < len(contrasts):
         raise QKPrismError("Two of the files hold contrasts of the same name.")
@@ -96,13 +106,12 @@ def decompose(
     scores = qk.find_heads(loaded, next(iter(named.values()))) if top else None
     picked: Any = scores.top(top) if scores and top else chosen.split(",") if chosen else None
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
-    features = qk.decompose(
-        loaded, named, heads=picked, preset="paper" if paper else None, rope=rope.value, checkpoint=kept
-    )
+    options: dict[str, Any] = {"metric": metric, "reading": reading, "token": token, "seed": seed, "chat": chat or None}
+    options |= {"rank": int(rank) if rank.isdigit() else rank or None, "batch_size": batch_size, "rope": rope.value}
+    features = qk.decompose(loaded, named, heads=picked, preset="paper" if paper else None, checkpoint=kept, **options)
     report = None
     if save is not None and kept is not None:
         from qkprism.page.report import features_report
-        from qkprism.runs import write_text
 
         report = write_text(features.save(save) / "report.html", features_report(features, scores))
         shutil.rmtree(kept)

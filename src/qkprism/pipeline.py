@@ -25,7 +25,7 @@ from qkprism.contrasts import Contrast, Example
 from qkprism.core.decomposition import few_examples, resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Center, Choices, Rank
-from qkprism.core.moments import READINGS, Moments, Reading
+from qkprism.core.moments import N_FOLDS, READINGS, Moments, Reading
 from qkprism.core.scores import MEASURES, HeadScores, ScoreSums
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
@@ -72,6 +72,7 @@ def decompose(
     encoded = {name: _encode(model, contrast, chosen, token, chat, max_length) for name, contrast in named.items()}
     marked = [Marked.of(name, encoded[name], readings[name], seed) for name in named]
     sites = sites_of(model, chosen)
+    _check_possible(choices, marked, sites)
     batches = Batches(model, sorted(sites), rope, batch_size)
     provenance = _provenance(model, named, readings, rope=rope, token=token, chat=chat, max_length=max_length)
     job = {"provenance": provenance, "heads": list(map(str, chosen)), "batch_size": batch_size, "seed": seed}
@@ -85,6 +86,22 @@ def decompose(
         warnings.warn(few, stacklevel=2)
     with _bar(len(chosen), "heads", progress) as tick:
         return Features.from_moments(layers, choices, provenance, tick)
+
+
+def _check_possible(choices: Choices, marked: Sequence[Marked], sites: Mapping[int, Site]) -> None:
+    """Refuse before the pass what would fail after it."""
+    d_head = max(site.d_head for site in sites.values())
+    if isinstance(choices.rank, int) and choices.rank > min(site.d_head for site in sites.values()):
+        raise QKPrismError(f"A rank of {choices.rank} is not possible: d_head is {d_head}.")
+    for own in marked:
+        if choices.rank == "heldout" and len(set(own.fold)) < N_FOLDS:
+            raise QKPrismError(f"The held-out rank of {own.name!r} needs {N_FOLDS} groups of examples or more.")
+    freedom = sum(sum(len(text.keys) for text in e.texts) - 1 for own in marked for e in own.examples)
+    if choices.metric == "contrast" and freedom < d_head:
+        raise QKPrismError(
+            f"The marked keys of all examples do not span the key space of d_head {d_head} (too few examples), so the "
+            "contrast metric is not defined. Give more examples, or use metric='raw'."
+        )
 
 
 def _stream(
@@ -130,6 +147,8 @@ def find_heads(
     progress: bool = True,
 ) -> HeadScores:
     """Score every head by how it attends to the positive keys, in one pass; the best comes first."""
+    if by not in MEASURES:
+        raise QKPrismError(f"Heads cannot be sorted by {by!r}. Use one of {', '.join(MEASURES)}.")
     name = examples.name if isinstance(examples, Contrast) else None
     examples = list(examples)
     chosen = _heads(model, heads)
@@ -155,6 +174,9 @@ def find_heads(
     values = {name: torch.cat([means[name] for means, _ in read]) for name in MEASURES}
     errors = {name: torch.cat([deviations[name] for _, deviations in read]) for name in MEASURES}
     ordered = tuple(head for site in sites.values() for head in site.heads)
+    broken = [str(head) for head, gap in zip(ordered, values["logit_gap"], strict=True) if not bool(gap.isfinite())]
+    if broken:
+        raise QKPrismError(f"The logits of {', '.join(broken[:3])} are not finite. Check the weights, or use float32.")
     chance = sum(len(e.text.positive) / len(e.text.keys) for e in encoded) / len(encoded)
     provenance = {"model": model.name, "revision": model.revision, "contrast": name, "versions": _versions()}
     return HeadScores(ordered, values, errors, len(encoded), chance, provenance=provenance).sort(by)
@@ -185,12 +207,12 @@ def _largest(values: Tensor, row: Tensor, rows: int) -> Tensor:
 def _named(contrasts: Contrasts) -> dict[str, Contrast]:
     if isinstance(contrasts, Contrast):
         return {contrasts.name: contrasts}
-    if isinstance(contrasts, Mapping):
-        named = dict(contrasts)
-    else:
-        named = {contrast.name: contrast for contrast in contrasts}
-        if len(named) < len(contrasts):
-            raise QKPrismError("Two contrasts have the same name. Rename one, or give them as {name: contrast}.")
+    given = list(contrasts.values()) if isinstance(contrasts, Mapping) else list(contrasts)
+    if not all(isinstance(contrast, Contrast) for contrast in given):
+        raise QKPrismError("Give contrasts: Contrast.read(path), or Contrast(name, examples).")
+    named = dict(contrasts) if isinstance(contrasts, Mapping) else {contrast.name: contrast for contrast in given}
+    if len(named) < len(given):
+        raise QKPrismError("Two contrasts have the same name. Rename one, or give them as {name: contrast}.")
     if not named:
         raise QKPrismError("No contrast was given.")
     return named
@@ -226,6 +248,8 @@ def _reading(contrast: Contrast, asked: Reading | None) -> Reading:
 
 
 def _heads(model: Model, heads: Heads) -> tuple[Head, ...]:
+    if not isinstance(model, Model):
+        raise QKPrismError(f"Give a model that qkprism.load returned, not {type(model).__name__}.")
     if heads is None:
         return all_heads(model.heads_per_layer)
     return check_heads(heads.heads if isinstance(heads, HeadScores) else heads, model.heads_per_layer, model.name)

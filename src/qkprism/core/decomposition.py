@@ -43,6 +43,7 @@ from qkprism.heads import Head
 ROUNDING = 1e-6  # of the size of queries times differences; activations are float32 at best
 FEW_EXAMPLES = 1.6  # a head: below about 100 examples at d_head 64 the contrast metric is noisy
 
+_UNBALANCED = "Queries or keys do not span the head's space (few examples, or unused dimensions): no balanced rank."
 _CONSTANT = "Queries or key differences are the same in all examples, up to rounding: there is nothing to match."
 
 
@@ -80,7 +81,10 @@ def decompose_layer(
     """The features of every contrast in the given heads of one layer."""
     for name, own in moments.items():
         _check_finite(name, own, heads)
-    space = shared_space(list(moments.values()), choices)
+    try:
+        space = shared_space(list(moments.values()), choices)
+    except QKPrismError as error:
+        raise QKPrismError(f"{heads[0]} to {heads[-1]}: {error}") from error
     found = []
     for name, own in moments.items():
         found.extend(_decompose_contrast(name, own, heads, scaling, space, choices, provenance or {}))
@@ -144,14 +148,11 @@ def _decompose_contrast(
     sign = _signs(key_basis)
     heldout = heldout_test(moments, space.factor)
     spectra = _spectra(moments, space, covariance, strengths, right, heldout, centred=centred)
-    raw, has_balance = energy_rank(spectra["raw"], choices.energy), not bool(spectra["balanced"].isnan().any())
-    balanced = energy_rank(spectra["balanced"], choices.energy) if has_balance else None
+    raw, balanced = (energy_rank(spectra[name], choices.energy) for name in ("raw", "balanced"))
+    unbalanced = spectra["balanced"].isnan().any(1)
     run = None if heldout is None else leading_run(heldout.t, choices.threshold).masked_fill(empty, 0)
     salience = _salience_energy(moments, space)
     gaps = _gaps(moments, scaling)
-    notes = space.notes
-    if balanced is None:
-        notes += ("Queries or keys do not span the head's space (too few examples): no balanced rank.",)
     found = []
     for i, head in enumerate(heads):
         feature = Feature(
@@ -164,7 +165,7 @@ def _decompose_contrast(
             spectrum=Spectrum(**{key: value[i].clone() for key, value in spectra.items()}),
             rank=0,
             rank_energy=int(raw[i]),
-            rank_balanced=None if balanced is None else int(balanced[i]),
+            rank_balanced=None if unbalanced[i] else int(balanced[i]),
             rank_heldout=None if run is None else int(run[i]),
             logit_gap=gaps[i] if gaps else None,
             salience_energy=float(salience[i]),
@@ -173,7 +174,7 @@ def _decompose_contrast(
             n_effective=moments.n_effective,
             reading=moments.reading,
             choices=choices,
-            notes=(*notes, _CONSTANT) if empty[i] else notes,
+            notes=(*space.notes, *[_UNBALANCED] * bool(unbalanced[i]), *[_CONSTANT] * bool(empty[i])),
             provenance=provenance,
         ).with_rank(choices.rank)
         found.append(feature)
@@ -208,11 +209,14 @@ def _spectra(
     shuffles = torch.linalg.svdvals(space.factor.whiten(shuffled_covariances(moments, centred=centred)))
     queries = query_square(moments)
     missing = torch.full_like(strengths, torch.nan)
-    balanced = balanced_factor(queries, space.within)
+    balanced = balanced_factor(queries, space.within).whiten(covariance)
+    known = ~balanced.isnan().any(-1).any(-1)
+    balanced_strengths = missing.clone()
+    balanced_strengths[known] = torch.linalg.svdvals(balanced[known])
     return {
         "strength": strengths,
         "raw": torch.linalg.svdvals(covariance),
-        "balanced": missing if balanced is None else torch.linalg.svdvals(balanced.whiten(covariance)),
+        "balanced": balanced_strengths,
         "null_mean": flips.mean(0),
         "null_high": flips.amax(0),
         "shuffled_mean": shuffles.mean(0),
@@ -265,7 +269,7 @@ def _gaps(moments: Moments, scaling: float) -> list[Gap] | None:
     used = weight > 0
     each = moments.fold_product[used].double().diagonal(dim1=2, dim2=3).sum(-1) / weight[used][:, None] * scaling
     share = (weight[used] / weight.sum())[:, None]
-    n = int(used.sum())
+    n = int(used.sum()) if moments.n_effective >= 2 else 1  # one example has no spread
     spread = (
         (share.square() * (each - total).square()).sum(0) * n / (n - 1) if n > 1 else torch.full_like(total, torch.nan)
     )

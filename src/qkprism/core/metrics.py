@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from qkprism.core.moments import Moments
@@ -58,10 +58,10 @@ def identity_like(matrix: Matrix) -> Matrix:
     return torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device).expand_as(matrix).contiguous()
 
 
-def is_singular(covariance: Matrix) -> bool:
+def is_singular(covariance: Matrix) -> Bool[Tensor, "*batch"]:
     """Whether some direction of a covariance has no variance at all, up to rounding."""
     values = torch.linalg.eigvalsh(covariance)
-    return bool((values[..., 0] <= SINGULAR * values[..., -1]).any())
+    return values[..., 0] <= SINGULAR * values[..., -1]
 
 
 def key_covariance(moments: Sequence[Moments]) -> Float64[Tensor, "kv_head d_head d_head"]:
@@ -97,7 +97,7 @@ def contrast_metric(
             "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
             "Use metric='raw', or decompose several contrasts in one call."
         )
-    if is_singular(within):
+    if bool(is_singular(within).any()):
         raise QKPrismError(
             "The marked keys do not span the head's key space (too few examples), so the contrast metric is not "
             "defined. Give more examples, or use metric='raw'."
@@ -115,15 +115,16 @@ def _size(metric: Matrix, matrix: Matrix) -> Float64[Tensor, "*batch 1 1"]:
     return ratio[..., None, None]
 
 
-def balanced_factor(queries: Matrix, within: Matrix) -> Factor | None:
-    """The metric S with S Sigma_q S = Sigma_k, or None where a covariance is singular.
+def balanced_factor(queries: Matrix, within: Matrix) -> Factor:
+    """The metric S with S Sigma_q S = Sigma_k; NaN for a head of which a covariance is singular.
 
     With Sigma_q = L L^T, Sigma_k = K K^T and the SVD L^T K = U s V^T, the factor is R = K V s^-1/2 and its inverse
     s^-1/2 U^T L^T (the square-root method of balanced truncation, which never squares a condition number).
     """
-    if is_singular(within) or is_singular(queries):
-        return None
-    of_queries, of_keys = torch.linalg.cholesky(queries), torch.linalg.cholesky(within)
+    none = (is_singular(queries) | is_singular(within))[..., None, None]
+    eye = identity_like(queries)
+    of_queries = torch.linalg.cholesky(torch.where(none, eye, queries))
+    of_keys = torch.linalg.cholesky(torch.where(none, eye, within))
     left, values, right = torch.linalg.svd(of_queries.mT @ of_keys)
-    scale = values[..., None, :].rsqrt()
+    scale = values[..., None, :].rsqrt().masked_fill(none, torch.nan)
     return Factor((of_keys @ right.mT) * scale, scale.mT * (left.mT @ of_queries.mT))

@@ -71,7 +71,6 @@ class Moments:
     flip_product: Float[Tensor, "flip head d_head d_head"]
     shuffle_difference: Float64[Tensor, "shuffle slot kv_head d_head"]
     shuffle_product: Float[Tensor, "shuffle head d_head d_head"]
-    key_freedom: Float64[Tensor, ""]
     key_within: Float64[Tensor, "kv_head d_head d_head"]
     cell_weight: Float64[Tensor, " cell"]
     cell_sum: Float64[Tensor, "cell kv_head d_head"]
@@ -110,7 +109,6 @@ class Moments:
             flip_product=single(N_FLIPS, head, d, d),
             shuffle_difference=double(N_SHUFFLES, slot, kv, d),
             shuffle_product=single(N_SHUFFLES, head, d, d),
-            key_freedom=double(),
             key_within=double(kv, d, d),
             cell_weight=double(n_cells),
             cell_sum=double(n_cells, kv, d),
@@ -201,12 +199,15 @@ def make_plan(
 ) -> Plan:
     """The plan for some examples: `side` is +1, -1 or 0 (padding), `text` 0 or 1 (the twin), `cell` -1 if none.
 
-    Random signs and shuffles depend on the seed and the example's own index alone, never on the batch.
+    Random signs and shuffles depend on the seed and the example's `index` alone, never on the batch. Examples of one
+    group are given one index: they are not independent, and a null that treats them so is too narrow.
     """
     rngs = [np.random.default_rng((seed, i)) for i in index]
     sign = torch.tensor(np.array([rng.choice([-1.0, 1.0], N_FLIPS) for rng in rngs]).T)
     swap = torch.tensor(np.array([rng.choice([-1.0, 1.0], N_SHUFFLES) for rng in rngs]).T)
-    order = torch.tensor(np.array([rng.random((N_SHUFFLES, side.shape[1])) for rng in rngs]))
+    order = torch.zeros(len(rngs), N_SHUFFLES, side.shape[1], dtype=torch.float64)
+    for i, (rng, count) in enumerate(zip(rngs, (side != 0).sum(1).tolist(), strict=True)):
+        order[i, :, side[i] != 0] = torch.tensor(rng.random((N_SHUFFLES, count)))
     rows = list(_slot_rows(side, text, reading))
     rows.append(_mean_row((side > 0) & (text == 0)))
     for shuffle in range(N_SHUFFLES):
@@ -252,7 +253,6 @@ def reduce_keys(
 ) -> Float[Tensor, "row example kv_head d_head"]:
     """Add what needs the single keys (within examples, within cells) and return the rows that go with queries."""
     key = key.double()
-    moments.key_freedom.add_(((plan.share > 0).sum(1) - 1).clamp(min=0).sum())
     mean = einsum(plan.share, key, "example key, example key kv d -> example kv d")
     spread = (key - mean[:, None]) * (plan.weight[:, None] * plan.share).sqrt()[..., None, None]
     moments.key_within.add_(_square(spread.flatten(0, 1)))
@@ -335,6 +335,12 @@ def _add_shuffles(
     kv, left, right = list(moments.kv_index), q.float().mT, shuffled.float()
     for shuffle in range(N_SHUFFLES):
         moments.shuffle_product[shuffle] += (left @ right[shuffle][:, kv]).sum(0)
+
+
+def group_numbers(groups: Sequence[str | int]) -> list[int]:
+    """The index of the first example of each example's group: what its random draws go by."""
+    first: dict[str | int, int] = {}
+    return [first.setdefault(name, i) for i, name in enumerate(groups)]
 
 
 def assign_folds(groups: Sequence[str | int], seed: int = 0) -> list[int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from qkprism.core.decomposition import resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Center, Choices, Feature, Rank
-from qkprism.core.moments import Moments, Reading, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.core.moments import Moments, Reading, accumulate, assign_folds, group_numbers, make_plan, reduce_keys
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 
@@ -53,7 +53,8 @@ class Vectors:
         side = torch.where(is_positive, 1, 1 if twins else -1).expand(n, -1)
         text = (~is_positive).long().expand(n, -1) * (1 if twins else 0)
         cell = self._cells(positive.shape[:2], negative.shape[:2])
-        fold = torch.tensor(assign_folds(list(range(n)) if self.group is None else self.group, seed))
+        groups = list(range(n)) if self.group is None else self.group
+        fold, number = torch.tensor(assign_folds(groups, seed)), group_numbers(groups)
         weight = torch.ones(n) if self.weight is None else self.weight
         query = self.query[:, None, None]
         if self.twin_query is not None:
@@ -67,7 +68,7 @@ class Vectors:
                 cell=cell[part],
                 weight=weight[part],
                 fold=fold[part],
-                index=range(n)[part],
+                index=number[part],
                 reading=reading,
                 seed=seed,
             )

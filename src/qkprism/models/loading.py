@@ -63,15 +63,16 @@ def load(
         raise QKPrismError("Give device or device_map, not both.")
     if isinstance(model, (PreTrainedModel, tuple)):
         return _wrap_loaded(model, dtype, device, device_map, probe)
-    place, name = _locate(str(model))
+    with _one_line(model):
+        place, name = _locate(str(model))
     chosen = _dtype(dtype, device, device_map)
     arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _one_line(model):
         config = AutoConfig.from_pretrained(place, **arguments)
         tokenizer = _tokenizer(place, config, arguments)
         hf = _class(config, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
-    if device is not None:
-        hf = hf.to(device)
+        if device is not None:
+            hf = hf.to(device)
     return Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
 
 
@@ -159,7 +160,7 @@ def _dtype(dtype: str | torch.dtype | None, device: object, device_map: object) 
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype is None:
-        on_cpu = device_map is None and (device is None or torch.device(str(device)).type == "cpu")
+        on_cpu = device_map is None and (device is None or str(device).startswith("cpu"))
         return torch.float32 if on_cpu else "auto"
     named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(dtype, dtype)
     found = getattr(torch, named, None)
@@ -203,7 +204,7 @@ def _tokenizer(place: str, config: PreTrainedConfig, arguments: Mapping[str, Any
 def _one_line(model: object) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, AssertionError, SafetensorError) as error:
         raise QKPrismError(f"{model} could not be loaded: {_first_line(error)}") from error
 
 
