@@ -209,6 +209,49 @@ def test_decompose__warns_of_few_examples_in_the_contrast_metric():
         qk.decompose(model, {"a": contrast(10, seed=1), "b": contrast(10, seed=2)}, progress=False)
 
 
+def test_marked__groups_reach_folds_and_nulls(model):
+    marked = Marked.of("boxes", encode(model.tokenizer, contrast(40)), "plain", 0)
+    folds, numbers = {}, {}
+    for example, fold, number in zip(marked.examples, marked.fold, marked.group, strict=True):
+        folds.setdefault(example.group, set()).add(fold)
+        numbers.setdefault(example.group, set()).add(number)
+    assert len(folds) == 20
+    assert all(len(own) == 1 for own in (*folds.values(), *numbers.values()))
+
+
+def test_decompose__what_cannot_work_is_refused_before_the_pass(model, monkeypatch, tmp_path):
+    monkeypatch.setattr(type(model), "run", lambda *_, **__: pytest.fail("the model ran"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("")
+    few = {"a": contrast(1, seed=1), "b": contrast(1, seed=2)}
+    for arguments, options, message in (
+        (contrast(20), {"rank": 999}, "rank of 999 is not possible"),
+        (contrast(6), {"rank": "heldout"}, "needs 8 groups"),
+        (contrast(20), {"center": "Query"}, "center='Query' is not known"),
+        (contrast(20), {"checkpoint": tmp_path / "mine"}, "holds other files"),
+        (contrast(20), {"batch_size": 0}, "batch_size=0 is too small"),
+        (few, {}, "do not span"),
+        ([Example.parse("in [-A] in [+B] [?box]")], {}, "Give contrasts"),
+    ):
+        with unchecked(), pytest.raises(QKPrismError, match=message):
+            qk.decompose(model, arguments, progress=False, **options)
+    with unchecked(), pytest.raises(QKPrismError, match="load returned"):
+        qk.decompose(model.hf, contrast(4))
+    with pytest.raises(QKPrismError, match="cannot be sorted by"):
+        qk.find_heads(model, contrast(4), by="beauty")
+
+
+def test_decompose__a_dead_head_leaves_the_others_alone():
+    tokenizer = byte_level()
+    hf = tiny("llama", vocab_size=len(tokenizer))
+    with torch.no_grad():
+        hf.model.layers[1].self_attn.q_proj.weight[:8] = 0
+    features = qk.decompose(qk.load((hf, tokenizer)), contrast(60), progress=False)
+    assert features["L1H0"].rank_balanced is None
+    assert features["L1H1"].rank_balanced is not None
+    assert not any("no balanced rank" in note for note in features["L1H1"].notes)
+
+
 def test_decompose__keys_with_labels_make_cells():
     tokenizer = byte_level()
     model = qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
@@ -261,6 +304,9 @@ def test_find_heads__equals_attention_of_the_model(model):
     texts = contrast(12)
     scores = qk.find_heads(model, texts, progress=False)
     assert scores.n == 12
+    texts_of = [e.text for e in texts]
+    shares = [len(t.positive) / (len(t.positive) + len(t.negative)) for t in texts_of]
+    assert scores.chance == pytest.approx(sum(shares) / 12)
     encoded = encode(model.tokenizer, texts)
     weight = np.array([e.weight for e in texts])
     for name in ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"):
@@ -364,3 +410,5 @@ def test_decompose__nan_weights_are_refused_by_name():
         hf.model.layers[1].self_attn.k_proj.weight.fill_(float("nan"))
     with pytest.raises(QKPrismError, match="L1H0, L1H1, L1H2 are not finite"):
         qk.decompose(model, contrast(12), progress=False)
+    with pytest.raises(QKPrismError, match="L1H0, L1H1, L1H2 are not finite"):
+        qk.find_heads(model, contrast(12), progress=False)
