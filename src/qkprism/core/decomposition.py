@@ -51,7 +51,7 @@ _CONSTANT = "Queries or key differences are the same in all examples, up to roun
 class Space:
     """What the contrasts that are decomposed together share in one layer: metric and key covariance of each head."""
 
-    metric: Float64[Tensor, "head d_head d_head"]
+    metrics: tuple[Float64[Tensor, "d_head d_head"], ...]  # a head's is that of its key head, not a copy
     factor: Factor
     within: Float64[Tensor, "head d_head d_head"]
     notes: tuple[str, ...]
@@ -118,7 +118,7 @@ def shared_space(moments: Sequence[Moments], choices: Choices) -> Space:
             notes.append("No label cell holds two keys: the contrast metric has no term for noise within cells.")
         if (few := few_examples(moments)) is not None:
             notes.append(few)
-    return Space(metric[kv], factor(metric).pick(kv), within[kv], tuple(notes))
+    return Space(tuple(metric[k] for k in kv), factor(metric).pick(kv), within[kv], tuple(notes))
 
 
 def few_examples(moments: Sequence[Moments]) -> str | None:
@@ -161,7 +161,7 @@ def _decompose_contrast(
             query_basis=(query_basis[i] * sign[i]).clone(),
             strengths=strengths[i].clone(),
             key_basis=(key_basis[i] * sign[i]).clone(),
-            metric=space.metric[i].clone(),
+            metric=space.metrics[i],
             spectrum=Spectrum(**{key: value[i].clone() for key, value in spectra.items()}),
             rank=0,
             rank_energy=int(raw[i]),

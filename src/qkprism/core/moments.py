@@ -36,7 +36,7 @@ READINGS: tuple[Reading, ...] = ("plain", "paired", "symmetric", "matched")
 
 N_FOLDS = 8
 N_FLIPS = 4
-N_SHUFFLES = 4
+N_SHUFFLES = 3
 MAX_CELLS = 512  # the fullest label cells that are summed: enough for the noise within cells, and bounded
 
 
