@@ -188,14 +188,15 @@ def run_for_peak(way: str, n: int) -> None:
 
 
 def memory(small: int, large: int) -> dict[str, float]:
-    """Extra peak memory in MB over the bare forward pass."""
-    base = peak("bare", small)
+    """Extra peak memory in MB over the bare forward pass of as many prompts, whose texts are held in both."""
+    base, base_large = peak("bare", small), peak("bare", large)
     one, two, one_large = peak("1", small), peak("2", small), peak("1", large)
     return {
         "bare_mb": base,
+        f"bare_mb_{large}_prompts": base_large,
         "extra_mb_one_contrast": one - base,
         "extra_mb_second_contrast": two - one,
-        f"extra_mb_one_contrast_{large}_prompts": one_large - base,
+        f"extra_mb_one_contrast_{large}_prompts": one_large - base_large,
         "extra_mb_baseline": peak("baseline", small) - base,
     }
 

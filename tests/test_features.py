@@ -160,7 +160,7 @@ def test_projectors__find_the_true_oblique_parts(factors):
 
 def test_projectors__say_why_there_are_none(factors):
     joint = factors.with_rank(16).joint("L0H0")
-    assert joint.projectors is None
+    assert joint.subspaces is None
     with pytest.raises(QKPrismError, match=r"ranks 16 \+ 16 exceed d_head 16"):
         joint["z1"]
     same = factors["z1", "L0H0"].with_rank(2)

@@ -8,19 +8,27 @@ features = qk.decompose(model, contrast, heads=heads.top(8))
 """
 
 from qkprism.contrasts import Contrast, Example
+from qkprism.core.attribution import Attribution, Attributions
+from qkprism.core.edits import Edit
+from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
 from qkprism.core.features import Feature
 from qkprism.core.moments import Moments
 from qkprism.core.scores import HeadScores
+from qkprism.core.validation import Validation
 from qkprism.core.vectors import Vectors, decompose_vector_sets, decompose_vectors
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.loading import load
 from qkprism.models.model import Model
-from qkprism.pipeline import decompose, find_heads
+from qkprism.pipeline import attribute, decompose, find_heads, intervene, validate
 
 __all__ = [
+    "Attribution",
+    "Attributions",
     "Contrast",
+    "Edit",
+    "Effects",
     "Example",
     "Feature",
     "Features",
@@ -29,10 +37,14 @@ __all__ = [
     "Model",
     "Moments",
     "QKPrismError",
+    "Validation",
     "Vectors",
+    "attribute",
     "decompose",
     "decompose_vector_sets",
     "decompose_vectors",
     "find_heads",
+    "intervene",
     "load",
+    "validate",
 ]

@@ -27,6 +27,11 @@ def contrastive_covariance(
     return product / weight - (mean_part(moments, folds) if centred else 0.0)
 
 
+def is_centred(center: str, moments: Moments) -> bool:
+    """Whether dC is centred; a double difference is not centred again."""
+    return center == "query" and moments.reading != "symmetric"
+
+
 def mean_part(moments: Moments, folds: Tensor) -> Float64[Tensor, "head d_head d_head"]:
     """The part of dC that the mean query and the mean difference make: salience."""
     query, difference = fold_means(moments, folds)

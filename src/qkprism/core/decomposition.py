@@ -20,6 +20,7 @@ from qkprism.core.covariance import (
     every_fold,
     flipped_covariances,
     fold_means,
+    is_centred,
     mean_part,
     query_square,
     shuffled_covariances,
@@ -141,7 +142,7 @@ def _decompose_contrast(
     choices: Choices,
     provenance: Mapping[str, Any],
 ) -> list[Feature]:
-    centred = choices.center == "query" and moments.reading != "symmetric"
+    centred = is_centred(choices.center, moments)
     covariance, empty = _without_rounding(moments, contrastive_covariance(moments, None, centred=centred))
     left, strengths, right = torch.linalg.svd(space.factor.whiten(covariance))
     query_basis, key_basis = space.factor.inverse.mT @ left, space.factor.root @ right.mT

@@ -41,6 +41,11 @@ class Factor:
         """R^T C R^-T: C in coordinates in which the metric is the identity."""
         return self.root.mT @ covariance @ self.inverse.mT
 
+    @property
+    def dual(self) -> Factor:
+        """The factor of the metric in query space."""
+        return Factor(self.inverse.mT, self.root.mT)
+
     def pick(self, index: list[int]) -> Factor:
         """The factors of some of a batch of metrics."""
         return Factor(self.root[index], self.inverse[index])

@@ -1,10 +1,11 @@
-"""Projectors on the features of a head: what an edit moves and what an attribution counts (GAUGE.md).
+"""Subspaces of a head's key or query space with the projectors on them: what an edit moves and an attribution counts.
 
-    one feature       P_f = R V_r V_r^T R^-1
+    one feature       P_f = R V_r V_r^T R^-1                                                      (GAUGE.md)
     several at once   J = [V_1 V_2 ...], G = pinv(J), P_f = R J_f G_f R^-1: oblique, P_f P_g = 0
+    their joint span  P = R W W^T R^-1, W an orthonormal basis of J
 
-P acts on keys, P^T on queries. V are the whitened key directions of each feature, M = R R^T
-the metric they share.
+V are the whitened key directions of each feature, M = R R^T the metric they share. P acts on keys and P^T on queries.
+In query space the same holds with the whitened query directions and R^-T in the place of R.
 """
 
 from __future__ import annotations
@@ -18,70 +19,137 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.features import Feature
-from qkprism.core.metrics import factor
+from qkprism.core.metrics import Factor, factor
 from qkprism.errors import QKPrismError
 
 DEPENDENT = 1e-8
 
+Columns = Float64[Tensor, "d_head _"]  # of any rank, each its own
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """A subspace and the projector on it, P = basis @ dual, by its factors: dual @ basis = 1."""
+
+    basis: Float64[Tensor, "d_head rank"]
+    dual: Float64[Tensor, "rank d_head"]
+
+    @property
+    def rank(self) -> int:
+        return self.basis.shape[1]
+
+    @property
+    def projector(self) -> Float64[Tensor, "d_head d_head"]:
+        return self.basis @ self.dual
+
+    @classmethod
+    def joined(cls, parts: Sequence[Subspace]) -> Subspace:
+        """The sum of subspaces whose projectors annihilate each other."""
+        return cls(torch.cat([part.basis for part in parts], 1), torch.cat([part.dual for part in parts]))
+
+
+def orthogonal(shared: Factor, columns: Columns) -> Subspace:
+    """The subspace of orthonormal whitened columns, with the projector that is orthogonal in the metric."""
+    return Subspace(shared.root @ columns, columns.mT @ shared.inverse)
+
+
+def span(shared: Factor, columns: Sequence[Columns]) -> Subspace:
+    """The joint span of several subspaces: a sum of projections would count the overlap twice."""
+    joint = torch.cat(list(columns), 1)
+    left, values, _ = torch.linalg.svd(joint, full_matrices=False)
+    kept = left[:, values > DEPENDENT * values.max()] if joint.shape[1] else left
+    return orthogonal(shared, kept)
+
+
+def oblique(shared: Factor, columns: Sequence[Columns]) -> tuple[list[Subspace] | None, float]:
+    """The subspaces with the projectors that annihilate each other, and the condition number of their directions.
+
+    None where there are no such projectors: more directions than dimensions, or directions that depend on each other.
+    """
+    joint = torch.cat(list(columns), 1)
+    if joint.shape[1] > joint.shape[0]:
+        return None, math.inf
+    values = torch.linalg.svdvals(joint)
+    condition = float(values[0] / values[-1]) if len(values) else 1.0
+    if len(values) and values[-1] < DEPENDENT * values[0]:
+        return None, condition
+    parts = torch.linalg.pinv(joint).split([own.shape[1] for own in columns])
+    return [
+        Subspace(shared.root @ own, rows @ shared.inverse) for own, rows in zip(columns, parts, strict=True)
+    ], condition
+
+
+def key_columns(feature: Feature, shared: Factor) -> Columns:
+    """The whitened key directions of a feature, up to its rank."""
+    return shared.inverse @ feature.key_basis[:, : feature.rank]
+
+
+def query_columns(feature: Feature, shared: Factor) -> Columns:
+    """The whitened query directions of a feature, up to its rank."""
+    return shared.root.mT @ feature.query_basis[:, : feature.rank]
+
+
+def shared_factor(features: Sequence[Feature]) -> Factor:
+    """The factor of the metric that features of one head share."""
+    head, metric = features[0].head, features[0].metric
+    if any(f.head != head or not torch.equal(f.metric, metric) for f in features):
+        raise QKPrismError("Joint projectors need features of one head that were decomposed in one call.")
+    return factor(metric)
+
 
 def projector(feature: Feature) -> Float64[Tensor, "d_head d_head"]:
     """The projector of one feature on keys, orthogonal in its metric."""
-    basis = feature.key_basis[:, : feature.rank]
-    return basis @ torch.linalg.solve(feature.metric, basis).mT
+    shared = factor(feature.metric)
+    return orthogonal(shared, key_columns(feature, shared)).projector
 
 
 @dataclass(frozen=True)
 class Joint:
-    """The oblique projectors of several features of one head, with how far they are from overlapping.
+    """The oblique subspaces of several features of one head, with how far they are from overlapping.
 
-    `projectors` is None where the features have no joint projectors, and `reason` says why.
+    `subspaces` is None where the features have no joint projectors, and `reason` says why.
     """
 
-    projectors: Mapping[str, Float64[Tensor, "d_head d_head"]] | None
+    subspaces: Mapping[str, Subspace] | None
     condition: float
     reason: str = ""
 
     def __getitem__(self, name: str) -> Float64[Tensor, "d_head d_head"]:
-        if self.projectors is None:
+        """The projector of one feature on keys, along all the others."""
+        return self.subspace(name).projector
+
+    def subspace(self, name: str) -> Subspace:
+        """The subspace of one feature with its oblique projector."""
+        if self.subspaces is None:
             raise QKPrismError(self.reason)
-        return self.projectors[name]
+        return self.subspaces[name]
 
 
-def joint_projectors(features: Sequence[Feature]) -> Joint:
-    """The joint oblique projectors of several features of the same head and metric."""
-    head, metric = features[0].head, features[0].metric
-    if any(f.head != head or not torch.equal(f.metric, metric) for f in features):
-        raise QKPrismError("Joint projectors need features of one head that were decomposed in one call.")
-    shared, d_head = factor(metric), features[0].d_head
-    columns = [shared.inverse @ f.key_basis[:, : f.rank] for f in features]
-    joint = torch.cat(columns, 1)
-    if joint.shape[1] > d_head:
+def joint_projectors(features: Sequence[Feature], *, queries: bool = False) -> Joint:
+    """The joint oblique projectors of several features of the same head and metric, on keys or on queries."""
+    shared, head = shared_factor(features), features[0].head
+    if queries:
+        found, condition = oblique(shared.dual, [query_columns(f, shared) for f in features])
+    else:
+        found, condition = oblique(shared, [key_columns(f, shared) for f in features])
+    if found is not None:
+        return Joint({f.contrast: own for f, own in zip(features, found, strict=True)}, condition)
+    if math.isinf(condition):
         ranks = " + ".join(str(f.rank) for f in features)
-        return Joint(None, math.inf, f"{head} has no joint projectors: ranks {ranks} exceed d_head {d_head}.")
-    values = torch.linalg.svdvals(joint)
-    condition = float(values[0] / values[-1]) if len(values) else 1.0
-    if len(values) and values[-1] < DEPENDENT * values[0]:
-        return Joint(None, condition, f"{head} has no joint projectors: its features' directions depend on each other.")
-    inverse = torch.linalg.pinv(joint)
-    found, at = {}, 0
-    for feature, own in zip(features, columns, strict=True):
-        rows = inverse[at : at + own.shape[1]]
-        found[feature.contrast] = shared.root @ own @ rows @ shared.inverse
-        at += own.shape[1]
-    return Joint(found, condition)
+        why = f"ranks {ranks} exceed d_head {features[0].d_head}"
+    else:
+        why = "its features' directions depend on each other"
+    return Joint(None, condition, f"{head} has no joint projectors: {why}. Give lower ranks: features.with_rank(...).")
 
 
 def span_projector(features: Sequence[Feature]) -> Float64[Tensor, "d_head d_head"]:
-    """The projector on the joint span: a sum of projections would count the overlap twice."""
-    shared = factor(features[0].metric)
-    joint = torch.cat([shared.inverse @ f.key_basis[:, : f.rank] for f in features], 1)
-    left, values, _ = torch.linalg.svd(joint, full_matrices=False)
-    kept = left[:, values > DEPENDENT * values.max()] if joint.shape[1] else left
-    return shared.root @ kept @ kept.mT @ shared.inverse
+    """The projector on keys onto the joint span of several features."""
+    shared = shared_factor(features)
+    return span(shared, [key_columns(f, shared) for f in features]).projector
 
 
-def principal_angles(first: Feature, second: Feature) -> Float64[Tensor, " angle"]:
-    """Angles between the key subspaces of two features in their metric, in degrees, smallest first."""
-    inverse = factor(first.metric).inverse
-    bases = [inverse @ f.key_basis[:, : f.rank] for f in (first, second)]
+def principal_angles(first: Feature, second: Feature, *, queries: bool = False) -> Float64[Tensor, " angle"]:
+    """Angles between the key (or query) subspaces of two features in their metric, in degrees, smallest first."""
+    shared = shared_factor([first, second])
+    bases = [(query_columns if queries else key_columns)(f, shared) for f in (first, second)]
     return torch.rad2deg(torch.linalg.svdvals(bases[0].mT @ bases[1]).clamp(max=1).acos())

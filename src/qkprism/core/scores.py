@@ -108,35 +108,3 @@ class HeadScores:
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False, max_rows=20, float_format="{:.3g}".format))
-
-
-@dataclass
-class ScoreSums:
-    """Running sums of the measures over examples, per head: additive, so order and batches do not matter."""
-
-    weight: float
-    weight_square: float
-    sums: Float64[Tensor, "measure head"]
-    squares: Float64[Tensor, "measure head"]
-    n: int = 0
-
-    @classmethod
-    def zeros(cls, n_heads: int) -> ScoreSums:
-        shape = (len(MEASURES), n_heads)
-        return cls(0.0, 0.0, torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
-
-    def add(self, values: Float64[Tensor, "measure example head"], weight: Float64[Tensor, " example"]) -> None:
-        """Add the measures of some examples."""
-        self.weight += float(weight.sum())
-        self.weight_square += float(weight.square().sum())
-        self.sums += torch.einsum("meh,e->mh", values, weight)
-        self.squares += torch.einsum("meh,e->mh", values.square(), weight)
-        self.n += len(weight)
-
-    def read(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Means and standard errors by measure."""
-        mean = self.sums / self.weight
-        effective = self.weight**2 / self.weight_square
-        variance = (self.squares / self.weight - mean.square()).clamp(min=0)
-        error = (variance / (effective - 1)).sqrt() if effective > 1 else torch.full_like(mean, torch.nan)
-        return dict(zip(MEASURES, mean, strict=True)), dict(zip(MEASURES, error, strict=True))

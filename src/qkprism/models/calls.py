@@ -154,10 +154,16 @@ class AttentionCall:
         self, heads: Sequence[int] | None = None, rows: Rows = None
     ) -> Float[Tensor, "batch some_head row key_token"]:
         """The attention logits of some heads (all) in some rows (all), -inf where a key may not be seen."""
+        return self.finish(self.products(heads, rows), heads, rows)
+
+    def products(
+        self, heads: Sequence[int] | None = None, rows: Rows = None
+    ) -> Float[Tensor, "batch some_head row key_token"]:
+        """scaling * q.k, before cap, bias and mask."""
         query, key = _pick_rows(self.query, rows), self.key
         if heads is not None:
             query, key = query[:, list(heads)], key[:, [self.kv_head(head) for head in heads]]
-        return self._finish(_product(query, key), heads, rows)
+        return _product(query, key) * self.scaling
 
     def attention(
         self, heads: Sequence[int] | None = None, rows: Rows = None
@@ -217,10 +223,11 @@ class AttentionCall:
         query = self.query[:, edit.head] if edit.query is None else edit.query.to(self.query)
         key = self.key[:, self.kv_head(edit.head)] if edit.key is None else edit.key.to(self.key)
         product = _product(_pick_rows(query[:, None], edit.rows), key[:, None])
-        return self._softmax(self._finish(product, [edit.head], edit.rows), [edit.head])[:, 0]
+        return self._softmax(self.finish(product * self.scaling, [edit.head], edit.rows), [edit.head])[:, 0]
 
-    def _finish(self, product: Tensor, heads: Sequence[int] | None, rows: Rows) -> Tensor:
-        logits = product * self.scaling
+    def finish(self, product: Tensor, heads: Sequence[int] | None = None, rows: Rows = None) -> Tensor:
+        """From products to logits: cap, position bias and mask."""
+        logits = product
         if self.softcap is not None:
             logits = torch.tanh(logits / self.softcap) * self.softcap
         if self.position_bias is not None:

@@ -110,6 +110,23 @@ def encode(
     ]
 
 
+def encode_text(
+    tokenizer: PreTrainedTokenizerBase,
+    text: Text,
+    *,
+    token: TokenChoice = "last",
+    chat: bool | Chat | None = None,
+    max_length: int | None = None,
+    causal: bool = True,
+) -> EncodedText:
+    """Find the marked tokens of one text, which may have no keys."""
+    template = None if chat is None or chat is False else Template.of(tokenizer, chat)
+    rules = _Rules(token, causal, max_length, tokenizer.truncation_side, template is not None)
+    marked = [_Marked("the text", text)]
+    _require_offsets(tokenizer, marked)
+    return next(_encode_texts(tokenizer, marked, template, rules))
+
+
 def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:
     """Refuse a key that a sliding window hides from its query; None is no window.
 

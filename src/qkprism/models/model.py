@@ -172,7 +172,7 @@ class Model:
             raise QKPrismError(f'rope={rope!r} is not a frame. Choose "post" (as the model rotates) or "relative".')
         mask: Tensor | None = batch.get("attention_mask")
         positions = None if given is None else given.to(self.device)
-        if positions is None and mask is not None and not mask[:, 0].all() and self._takes_positions:
+        if positions is None and mask is not None and not mask[:, 0].all() and self.takes_positions:
             # Most models count padding on the left as text, which rotates every query and key of that row.
             positions = (mask.cumsum(-1) - 1).clamp_min(0)
         if rope == "post" or not self.rotates:
@@ -188,7 +188,7 @@ class Model:
         return any(name.endswith("inv_freq") for name, _ in self.hf.named_buffers())
 
     @cached_property
-    def _takes_positions(self) -> bool:
+    def takes_positions(self) -> bool:
         """Whether 0, 1, 2, ... are the positions of a text; RoBERTa starts higher and must be left alone."""
         if "position_ids" not in accepted(self.hf):
             return False

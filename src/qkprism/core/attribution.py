@@ -1,0 +1,256 @@
+"""`Attribution`: the attention logits of one query token, split into features (paper, section 5.3).
+
+The terms of a logit are the parts of the features, the residual, and where the model has them what the soft cap
+takes away and the position bias adds. They sum to the logit exactly.
+
+    share of variance   Cov(term, logit) / Var(logit) over the tokens: signed, and the shares of all terms sum to 1
+    share of a gap      (term of one token less term of another) / (their logits' difference)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+from qkprism.core.means import Means
+from qkprism.core.rows import Logits
+from qkprism.core.splitting import Split
+from qkprism.core.stored import infinite, load_result, save_result
+from qkprism.errors import QKPrismError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+ONE, MANY = "attribution", "attributions"
+RESIDUAL, SOFT_CAP, POSITION_BIAS = "residual", "soft cap", "position bias"
+STRONG = 0.1  # of the spread of the logits: from here on a sequential split depends strongly on its order
+
+
+def term_names(split: Split, logits: Logits) -> tuple[str, ...]:
+    """The features, the residual, and the terms that this model has besides."""
+    names = [*split.names, RESIDUAL]
+    if logits.softcap is not None:
+        names.append(SOFT_CAP)
+    if bool((logits.bias.abs() > 0).any()):
+        names.append(POSITION_BIAS)
+    return tuple(names)
+
+
+def terms_of(
+    split: Split,
+    logits: Logits,
+    head: int,
+    query: Float[Tensor, "example d_head"],
+    key: Float[Tensor, "example token d_head"],
+    scaling: float,
+) -> Float64[Tensor, "term example token"]:
+    """All terms of every logit of one head; those of tokens that may not be seen are 0."""
+    product = logits.product[:, head]
+    parts = split.parts(query, key, scaling)
+    every = {RESIDUAL: product - parts.sum(0), SOFT_CAP: logits.capped[:, head] - product}
+    every |= {POSITION_BIAS: logits.bias[:, head]}
+    others = [every[name] for name in term_names(split, logits)[len(parts) :]]
+    return torch.cat([parts, torch.stack(others)]).masked_fill(~logits.seen[:, head], 0.0)
+
+
+def variance_shares(
+    terms: Float[Tensor, "term *row token"], chosen: Bool[Tensor, "*row token"]
+) -> Float[Tensor, "term *row"]:
+    """Cov(term, logit) / Var(logit) over the chosen tokens; NaN where the logits do not vary."""
+    weight = chosen / chosen.sum(-1, keepdim=True).clamp(min=1)
+    centred = (terms - (terms * weight).sum(-1, keepdim=True)) * chosen
+    total = centred.sum(0)
+    variance = (total.square() * weight).sum(-1)
+    shares = (centred * total * weight).sum(-1) / variance
+    return shares.masked_fill(variance <= 0, torch.nan)
+
+
+@dataclass(frozen=True, repr=False)
+class Attribution:
+    """Why one query token attends where it does: the terms of the logit of every token that it sees."""
+
+    head: str
+    tokens: tuple[str, ...]
+    positions: tuple[int, ...]
+    query: int
+    terms: tuple[str, ...]
+    values: Float64[Tensor, "term token"]
+    logits: Float64[Tensor, " token"]
+    attention: Float64[Tensor, " token"]
+    method: str
+    marks: Mapping[int, str] = field(default_factory=dict)
+    angles: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    condition: float = 1.0
+    order_spread: float | None = None
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return self.terms[: self.terms.index(RESIDUAL)]
+
+    def variance_shares(self) -> dict[str, float]:
+        """How much of the variance of the logits over the tokens each term explains."""
+        shares = variance_shares(self.values, torch.ones_like(self.logits, dtype=torch.bool))
+        return dict(zip(self.terms, shares.tolist(), strict=True))
+
+    def gap(self, first: int, second: int) -> dict[str, float]:
+        """What each term adds to the logit of one token (by its position in the text) over another's."""
+        a, b = self._place(first), self._place(second)
+        found = dict(zip(self.terms, (self.values[:, a] - self.values[:, b]).tolist(), strict=True))
+        return found | {"logit": float(self.logits[a] - self.logits[b])}
+
+    def _place(self, position: int) -> int:
+        if position not in self.positions:
+            raise QKPrismError(
+                f"The query at token {self.query} does not see a token {position}. "
+                f"It sees tokens {self.positions[0]} to {self.positions[-1]}."
+            )
+        return self.positions.index(position)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a token."""
+        import pandas as pd
+
+        frame = pd.DataFrame({"position": self.positions, "token": self.tokens})
+        frame["mark"] = [self.marks.get(at, "") for at in self.positions]
+        for name, values in zip(self.terms, self.values, strict=True):
+            frame[name] = values.numpy()
+        return frame.assign(logit=self.logits.numpy(), attention=self.attention.numpy())
+
+    def plot(self) -> go.Figure:
+        """Stacked bars a token, as in the paper's figure of logits."""
+        from qkprism.figures.attribution import attribution_figure
+
+        return attribution_figure(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `Attribution.load` gives the same."""
+        return save_result(self, folder, ONE)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Attribution:
+        """Read a run folder that `save` wrote."""
+        return load_result(
+            cls, folder, ONE, condition=infinite, marks=lambda marks: {int(at): mark for at, mark in marks.items()}
+        )
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.variance_shares().items())
+        return f"Attribution({self.head}, token {self.query}, {self.method}; of the logits' variance: {shares})"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True)
+        return f"<p>{escape(repr(self))}</p>{table}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+
+
+@dataclass
+class AttributionSums:
+    """Sums over examples of the gap between positive and negative keys and of the variance shares, term by term."""
+
+    gap: Means
+    product: Means
+    variance: Means
+    variance_marked: Means
+
+    @classmethod
+    def zeros(cls, n_heads: int, n_terms: int) -> AttributionSums:
+        """Sums of nothing; the last gap is that of the whole logit."""
+        size = (n_heads, n_terms)
+        gap, product = Means.zeros(n_heads, n_terms + 1), Means.zeros(n_heads, n_terms + 1)
+        return cls(gap, product, Means.zeros(*size), Means.zeros(*size))
+
+    def add(
+        self,
+        gap: Float[Tensor, "example head term"],
+        variance: Float[Tensor, "example head term"],
+        variance_marked: Float[Tensor, "example head term"],
+        weight: Float[Tensor, " example"],
+    ) -> None:
+        """Add some examples."""
+        whole = gap.sum(-1, keepdim=True)
+        gap = torch.cat([gap, whole], -1)
+        self.gap.add(gap, weight)
+        self.product.add(gap * whole, weight)
+        self.variance.add(variance, weight)
+        self.variance_marked.add(variance_marked, weight)
+
+    def gap_share(self) -> tuple[Float64[Tensor, "head term"], Float64[Tensor, "head term"]]:
+        """mean(term) / mean(gap), with the standard error of a ratio of means."""
+        mean, square, product = self.gap.mean(), self.gap.squares / self.gap.weight, self.product.mean()
+        whole = mean[:, -1:]
+        share = mean / whole
+        variance = square - 2 * share * product + share.square() * product[:, -1:]
+        effective = self.gap.weight**2 / self.gap.weight_square
+        error = (variance.clamp(min=0) / (effective - 1)).sqrt() if effective > 1 else torch.full_like(mean, torch.nan)
+        return share[:, :-1], (error / whole.abs())[:, :-1]
+
+
+@dataclass(frozen=True, repr=False)
+class Attributions:
+    """Over many examples: what each term is worth, in each head.
+
+    gap               mean term of the positive keys less that of the negative ones; `gap_share` of the whole gap
+    variance          share of the variance of the logits over all tokens that the query sees
+    variance_marked   the same over the marked keys
+    """
+
+    heads: tuple[str, ...]
+    terms: tuple[str, ...]
+    values: Mapping[str, Float64[Tensor, "head term"]]
+    errors: Mapping[str, Float64[Tensor, "head term"]]
+    n: int
+    method: Mapping[str, str]
+    condition: Mapping[str, float]
+    order_spread: Mapping[str, float | None]
+    angles: Mapping[str, Mapping[str, Sequence[float]]]
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return self.terms[: self.terms.index(RESIDUAL)]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a head and term."""
+        import pandas as pd
+
+        rows = []
+        for i, head in enumerate(self.heads):
+            for j, term in enumerate(self.terms):
+                row: dict[str, Any] = {"head": head, "term": term}
+                for name in self.values:
+                    row |= {name: float(self.values[name][i, j]), f"{name}_error": float(self.errors[name][i, j])}
+                rows.append(row)
+        return pd.DataFrame(rows).assign(n=self.n)
+
+    def plot(self) -> go.Figure:
+        """What each feature is worth in each head: stacked bars of the gap."""
+        from qkprism.figures.attribution import attributions_figure
+
+        return attributions_figure(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `Attributions.load` gives the same."""
+        return save_result(self, folder, MANY)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Attributions:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, MANY, condition=lambda own: {head: infinite(c) for head, c in own.items()})
+
+    def __repr__(self) -> str:
+        return f"Attributions({', '.join(self.terms)}; {len(self.heads)} heads; {self.n} examples)"
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True)
+        return str(table) + "".join(f"<p>{escape(note)}</p>" for note in self.notes)

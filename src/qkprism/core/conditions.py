@@ -1,0 +1,215 @@
+"""The subspaces that are edited in one head: of its features, of several together, and of the controls beside them.
+
+A method says how the subspace of a feature becomes a projector:
+
+    contrast      joint oblique projectors in the contrast metric: moves one feature and leaves the others
+    raw oblique   the same in the raw metric
+    raw           the orthogonal projector on each feature's own key directions: the paper's
+
+Controls have the same metric and rank as the feature that they stand beside:
+
+    permuted      the same pipeline on sides that were dealt anew among the marked keys
+    keys          subspaces drawn from the covariance of the marked keys
+    gaussian      Gaussian subspaces: the paper's, weak because most directions of the key space are hardly used
+    pca           the leading principal directions of the marked keys: strong
+    full, none    the whole key, and nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from qkprism.core.covariance import is_centred, shuffled_covariances
+from qkprism.core.feature_set import Features
+from qkprism.core.metrics import Factor, factor, identity_like, key_covariance
+from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+
+Method = Literal["contrast", "raw oblique", "raw"]
+METHODS: tuple[Method, ...] = get_args(Method)
+Control = Literal["feature", "permuted", "keys", "gaussian", "pca", "full", "none"]
+DRAWS = 10
+ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that is edited: the feature itself or a control; `none` and `full` belong to no feature."""
+
+    control: Control
+    feature: str = ""
+    method: str = ""
+    draw: int = 0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The subspaces of all conditions in one head, their factors side by side, so that one product serves all."""
+
+    names: tuple[Condition, ...]
+    ranks: tuple[int, ...]
+    basis: Float64[Tensor, "d_head column"]
+    dual: Float64[Tensor, "column d_head"]
+    owner: Int[Tensor, " column"]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, subspaces: Mapping[Condition, Subspace], notes: Sequence[str] = ()) -> Conditions:
+        """Put subspaces side by side."""
+        every, ranks = Subspace.joined([*subspaces.values()]), tuple(own.rank for own in subspaces.values())
+        owner = torch.arange(len(ranks)).repeat_interleave(torch.tensor(ranks))
+        return cls(tuple(subspaces), ranks, every.basis, every.dual, owner, tuple(notes))
+
+    def subspace(self, index: int) -> Subspace:
+        """The subspace of one condition."""
+        own = self.owner == index
+        return Subspace(self.basis[:, own], self.dual[own])
+
+    def meet(
+        self, query: Float[Tensor, "*row d_head"], key: Float[Tensor, "*row d_head"]
+    ) -> Float64[Tensor, "*row condition"]:
+        """q^T P k for the projector of every condition; the rows of queries and keys are broadcast."""
+        terms = (query.double() @ self.basis.to(query.device)) * (key.double() @ self.dual.to(key.device).mT)
+        return self._gather(terms)
+
+    def along_key(self, query: Float[Tensor, "*row d_head"], direction: int) -> Float64[Tensor, "*row condition"]:
+        """q^T v for one key direction v of every condition; 0 where it has fewer."""
+        return self._pick(query.double() @ self.basis.to(query.device), direction)
+
+    def along_query(self, key: Float[Tensor, "*row d_head"], direction: int) -> Float64[Tensor, "*row condition"]:
+        """u^T k for one query direction u of every condition; 0 where it has fewer."""
+        return self._pick(key.double() @ self.dual.to(key.device).mT, direction)
+
+    def _pick(self, terms: Float64[Tensor, "*row column"], direction: int) -> Float64[Tensor, "*row condition"]:
+        ranks = torch.tensor(self.ranks)
+        column = torch.where(ranks > direction, ranks.cumsum(0) - ranks + direction, -1)
+        return torch.cat([terms, torch.zeros_like(terms[..., :1])], -1)[..., column]
+
+    def _gather(self, terms: Float64[Tensor, "*row column"]) -> Float64[Tensor, "*row condition"]:
+        found = terms.new_zeros(*terms.shape[:-1], len(self.names))
+        return found.index_add_(-1, self.owner.to(terms.device), terms)
+
+
+def methods_of(features: Features, asked: Sequence[str] | None = None) -> tuple[Method, ...]:
+    """The methods asked for; by default the contrast metric where it is known, and the paper's."""
+    metric = features.choices.metric
+    if asked is None:
+        return ("contrast", "raw") if metric == "contrast" else ("raw",)
+    for name in asked:
+        if name not in METHODS:
+            raise QKPrismError(f"{name!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
+        if name == "contrast" and metric != "contrast":
+            raise QKPrismError("These features are in the raw metric: features.with_metric('contrast') has the other.")
+    return tuple(name for name in METHODS if name in asked)
+
+
+def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each feature alone, and features together: all combinations of a few, all of many."""
+    sizes = range(1, len(names) + 1) if len(names) <= ALL_COMBINATIONS else sorted({1, len(names)})
+    return [group for size in sizes for group in combinations(names, size)]
+
+
+def layer_conditions(
+    features: Features,
+    number: int,
+    methods: Sequence[Method],
+    *,
+    heads: Sequence[Head] | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> dict[Head, Conditions]:
+    """The conditions of some heads (all that have features) of one layer."""
+    layer = features.layers[number]
+    shuffled = {
+        name: shuffled_covariances(own, centred=is_centred(features.choices.center, own))
+        for name, own in layer.moments.items()
+    }
+    within = key_covariance([*layer.moments.values()])
+    kv = next(iter(layer.moments.values())).kv_index
+    return {
+        head: _head_conditions(
+            features, head, within[kv[i]], {name: own[:, i] for name, own in shuffled.items()}, methods, draws, seed
+        )
+        for i, head in enumerate(layer.heads)
+        if heads is None or head in heads
+    }
+
+
+def _head_conditions(
+    features: Features,
+    head: Head,
+    within: Float64[Tensor, "d_head d_head"],
+    shuffled: Mapping[str, Float64[Tensor, "shuffle d_head d_head"]],
+    methods: Sequence[Method],
+    draws: int,
+    seed: int,
+) -> Conditions:
+    ranks = {name: features[name, head].rank for name in features.contrasts}
+    eye, notes = identity_like(within), []
+    found = {Condition("none"): Subspace(eye[:, :0], eye[:0]), Condition("full"): Subspace(eye, eye)}
+    for method in methods:
+        shared = factor(features[features.contrasts[0], head].metric if method == "contrast" else eye)
+        own = {name: _directions(shared, features[name, head].covariance, ranks[name]) for name in ranks}
+        real, separable = _subspaces(shared, own, method)
+        if not separable:
+            notes.append(f"{head}: {method} has no joint projectors, so each feature is moved by its own projector.")
+        found |= {Condition("feature", name, method): space for name, space in real.items()}
+        for draw in range(len(next(iter(shuffled.values())))):
+            dealt = {name: _directions(shared, shuffled[name][draw], ranks[name]) for name in ranks}
+            null = _subspaces(shared, dealt, method)[0]
+            found |= {Condition("permuted", name, method, draw): space for name, space in null.items()}
+        found |= _drawn(shared, within, {name: space.rank for name, space in real.items()}, method, draws, (seed, head))
+    return Conditions.of(found, notes)
+
+
+def _directions(shared: Factor, covariance: Float64[Tensor, "d_head d_head"], rank: int) -> Columns:
+    """The leading whitened key directions of dC."""
+    return torch.linalg.svd(shared.whiten(covariance))[2].mT[:, :rank]
+
+
+def _subspaces(shared: Factor, columns: Mapping[str, Columns], method: Method) -> tuple[dict[str, Subspace], bool]:
+    """The subspace of every combination of features, and whether they could be told apart."""
+    parts = None if method == "raw" else oblique(shared, [*columns.values()])[0]
+    apart = None if parts is None else dict(zip(columns, parts, strict=True))
+    found = {}
+    for group in combined([*columns]):
+        if apart is not None:
+            found["+".join(group)] = Subspace.joined([apart[name] for name in group])
+        else:
+            found["+".join(group)] = span(shared, [columns[name] for name in group])
+    return found, apart is not None or method == "raw"
+
+
+def _drawn(
+    shared: Factor,
+    within: Float64[Tensor, "d_head d_head"],
+    ranks: Mapping[str, int],
+    method: Method,
+    draws: int,
+    seed: tuple[int, Head],
+) -> dict[Condition, Subspace]:
+    """Controls that know nothing of the features but their rank; the first r of many columns span r dimensions."""
+    most = max(ranks.values(), default=0)
+    generator = torch.Generator().manual_seed((seed[0] * 4096 + seed[1].layer) * 4096 + seed[1].index)
+    normal = torch.randn(draws, len(within), most, generator=generator, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(within)
+    root = vectors * values.clamp(min=0).sqrt()
+    drawn: dict[Control, Tensor] = {
+        "keys": torch.linalg.qr(shared.inverse @ root @ normal)[0],
+        "gaussian": torch.linalg.qr(shared.inverse @ normal)[0],
+        "pca": torch.linalg.eigh(shared.inverse @ within @ shared.inverse.mT)[1].flip(-1)[None, :, :most],
+    }
+    return {
+        Condition(control, name, method, draw): orthogonal(shared, columns[:, :rank])
+        for control, every in drawn.items()
+        for name, rank in ranks.items()
+        for draw, columns in enumerate(every)
+    }

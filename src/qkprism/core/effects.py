@@ -1,0 +1,263 @@
+"""`Effects`: what an intervention did in each head, for every feature, beside every control."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from qkprism.core.effect_sums import EffectSums, over_draws
+from qkprism.core.stored import load_result, save_result
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+KIND = "effects"
+GIVEN = "given"  # the target that the example marks, or a random negative
+SIGMAS = 2.0
+TITLES = {
+    "feature": "feature",
+    "permuted": "permuted labels",
+    "keys": "key draws",
+    "gaussian": "Gaussian draws",
+    "pca": "key PCA",
+    "full": "whole key",
+    "none": "no edit",
+}
+
+
+class Entry(NamedTuple):
+    """One row of the result: what was edited, by which method, towards which target."""
+
+    target: str
+    feature: str
+    method: str
+    control: str
+
+
+@dataclass(frozen=True, repr=False)
+class Effects:
+    """The effect of every condition in every head, each mean with its standard error over examples.
+
+    `values` and `errors` are by measure. `spread` is the standard deviation of `compared` over the draws of a control,
+    `lowest` and `highest` its extremes. `advantage` of a control's entry is how much more the feature moves `compared`
+    than this control, paired over examples; of a feature's entry, how much more than no edit.
+    """
+
+    entries: tuple[Entry, ...]
+    heads: tuple[str, ...]
+    measures: tuple[str, ...]
+    compared: str
+    values: Float64[Tensor, "measure entry head"]
+    errors: Float64[Tensor, "measure entry head"]
+    spread: Float64[Tensor, "entry head"]
+    highest: Float64[Tensor, "entry head"]
+    advantage: Float64[Tensor, "entry head"]
+    advantage_error: Float64[Tensor, "entry head"]
+    ranks: Int[Tensor, "entry head"]
+    draws: Int[Tensor, " entry"]
+    n: Int[Tensor, " entry"]
+    edit: str = "swap keys"
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls,
+        target: str,
+        sums: Sequence[tuple[Sequence[str], EffectSums, Int[Tensor, "head condition"]]],
+        *,
+        edit: str,
+        notes: Sequence[str] = (),
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Effects:
+        """Read out the sums of heads (with the rank of each condition in each head) towards one target."""
+        first = sums[0][1]
+        table, names = first.table, tuple(name for heads, _, _ in sums for name in heads)
+        by_draw = torch.cat([own.by_draw.mean() for _, own, _ in sums])
+        spread, highest = over_draws(table, by_draw)
+        first_draw = torch.tensor([table.conditions.index(row) for row in table.rows])
+        return cls(
+            entries=tuple(Entry(target, c.feature, c.method, c.control) for c in table.rows),
+            heads=names,
+            measures=first.measures,
+            compared=first.compared,
+            values=torch.cat([own.by_row.mean() for _, own, _ in sums], 1).mT,
+            errors=torch.cat([own.by_row.error() for _, own, _ in sums], 1).mT,
+            spread=spread.mT,
+            highest=highest.mT,
+            advantage=torch.cat([own.advantage.mean() for _, own, _ in sums]).mT,
+            advantage_error=torch.cat([own.advantage.error() for _, own, _ in sums]).mT,
+            ranks=torch.cat([ranks for _, _, ranks in sums])[:, first_draw].mT,
+            draws=table.draws,
+            n=torch.full((len(table.rows),), first.by_row.n),
+            edit=edit,
+            notes=tuple(dict.fromkeys(notes)),
+            provenance=provenance or {},
+        )
+
+    def with_target(self, other: Effects) -> Effects:
+        """These effects and those towards another target in one table."""
+        joined = {f: torch.cat([getattr(self, f), getattr(other, f)], dim) for f, dim in _ENTRY_AXIS.items()}
+        return replace(self, entries=self.entries + other.entries, **joined)  # type: ignore[arg-type]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features and their combinations."""
+        return tuple(dict.fromkeys(e.feature for e in self.entries if e.feature))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(e.method for e in self.entries if e.method))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(e.target for e in self.entries))
+
+    def value(
+        self,
+        measure: str,
+        *,
+        head: str | Head,
+        feature: str = "",
+        method: str | None = None,
+        control: str = "feature",
+        target: str = GIVEN,
+    ) -> tuple[float, float]:
+        """The mean of a measure and its standard error: `effects.value("shift", head="L18H6", feature="order")`."""
+        if measure not in self.measures:
+            raise QKPrismError(f"{measure!r} was not measured. Use one of {', '.join(self.measures)}.")
+        at = self._place(feature, method, control, target)
+        return tuple(float(t[self.measures.index(measure), at, self._head(head)]) for t in (self.values, self.errors))  # type: ignore[return-value]
+
+    def _place(self, feature: str, method: str | None, control: str, target: str) -> int:
+        shared = control in ("none", "full")
+        entry = Entry(target, "" if shared else feature, "" if shared else method or self.methods[0], control)
+        if entry not in self.entries:
+            raise QKPrismError(
+                f"There is no effect of {entry.feature or 'an edit'!r} ({entry.method}, {control}, target {target}). "
+                f"Features: {', '.join(self.features)}; methods: {', '.join(self.methods)}."
+            )
+        return self.entries.index(entry)
+
+    def _head(self, head: str | Head) -> int:
+        if str(head) not in self.heads:
+            raise QKPrismError(f"There is no effect for {head}. There are: {', '.join(self.heads)}.")
+        return self.heads.index(str(head))
+
+    def beats(self) -> list[dict[str, Any]]:
+        """For each head, feature and control: how much more the feature moves, its error, and whether that is clear.
+
+        The error has the spread over draws in it. A feature beats a control if the difference exceeds two errors.
+        """
+        found = []
+        for i, entry in enumerate(self.entries):
+            if entry.control in ("feature", "none", "full"):
+                continue
+            ours = self._place(entry.feature, entry.method, "feature", entry.target)
+            at = self.measures.index(self.compared)
+            for j, head in enumerate(self.heads):
+                draws = int(self.draws[i])
+                noise = float(self.spread[i, j]) ** 2 / draws if draws > 1 else 0.0
+                error = (float(self.advantage_error[i, j]) ** 2 + noise) ** 0.5
+                advantage = float(self.advantage[i, j])
+                found.append(
+                    {"head": head, **entry._asdict(), "advantage": advantage, "error": error}
+                    | {"beaten": advantage > SIGMAS * error, "draws": draws}
+                    | {"beats_every_draw": bool(self.values[at, ours, j] > self.highest[i, j])}
+                )
+        return found
+
+    def verdict(self) -> list[str]:
+        """One plain sentence for each head, feature and method: what it moves and which controls it beats."""
+        rows = self.beats()
+        sentences = []
+        for i, entry in enumerate(self.entries):
+            if entry.control != "feature":
+                continue
+            key = (entry.target, entry.feature, entry.method)
+            for j, head in enumerate(self.heads):
+                mine = [r for r in rows if r["head"] == head and (r["target"], r["feature"], r["method"]) == key]
+                sentences.append(self._sentence(i, j, entry, mine))
+        return sentences
+
+    def _sentence(self, i: int, j: int, entry: Entry, controls: list[dict[str, Any]]) -> str:
+        gain, error = float(self.advantage[i, j]), float(self.advantage_error[i, j])
+        whole = Entry(entry.target, "", "", "full")
+        ceiling = float(self.advantage[self.entries.index(whole), j]) if whole in self.entries else 0.0
+        share = f", {gain / ceiling:.0%} of the whole key" if abs(ceiling) > 1e-6 else ""
+        towards = "" if entry.target == GIVEN else f" towards a target that differs in {entry.target}"
+        what = f"{self.heads[j]} {entry.feature} (rank {int(self.ranks[i, j])}, {entry.method}){towards}: "
+        moved = f"{self.compared} {gain:+.3f} ± {error:.3f}{share}"
+        told = {
+            verb: ", ".join(
+                f"{TITLES[c['control']]} ({c['advantage']:+.3f} ± {c['error']:.3f})"
+                for c in controls
+                if c["beaten"] == won
+            )
+            for verb, won in (("beats", True), ("does not beat", False))
+        }
+        return what + "; ".join([moved, *(f"{verb} {names}" for verb, names in told.items() if names)]) + "."
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row an entry and head."""
+        import pandas as pd
+
+        rows = []
+        for i, entry in enumerate(self.entries):
+            for j, head in enumerate(self.heads):
+                row: dict[str, Any] = {"head": head, **entry._asdict(), "rank": int(self.ranks[i, j])}
+                for k, name in enumerate(self.measures):
+                    row |= {name: float(self.values[k, i, j]), f"{name}_error": float(self.errors[k, i, j])}
+                row |= {"draws": int(self.draws[i]), "spread": float(self.spread[i, j])}
+                row |= {"advantage": float(self.advantage[i, j]), "advantage_error": float(self.advantage_error[i, j])}
+                rows.append(row | {"n": int(self.n[i])})
+        return pd.DataFrame(rows)
+
+    def plot(self, measure: str | None = None, *, target: str = GIVEN) -> go.Figure:
+        """Every feature beside its controls, a panel a head."""
+        from qkprism.figures.effects import effects_figure
+
+        return effects_figure(self, measure or self.compared, target)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `Effects.load` gives the same effects."""
+        return save_result(self, folder, KIND)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Effects:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, KIND, entries=lambda rows: tuple(Entry(*row) for row in rows))
+
+    def __repr__(self) -> str:
+        n = "/".join(
+            str(int(self.n[self.entries.index(next(e for e in self.entries if e.target == t))])) for t in self.targets
+        )
+        return f"Effects({self.edit}; {', '.join(self.features)}; {len(self.heads)} heads; {n} examples)"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        frame = frame[frame.control.isin(["feature", "none", "full"])]
+        return str(frame.to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True))
+
+
+_ENTRY_AXIS = {
+    "values": 1,
+    "errors": 1,
+    "spread": 0,
+    "highest": 0,
+    "advantage": 0,
+    "advantage_error": 0,
+    "ranks": 0,
+    "draws": 0,
+    "n": 0,
+}

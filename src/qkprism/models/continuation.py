@@ -1,0 +1,110 @@
+"""Run texts once up to their queries, and what comes after again for each of many edits.
+
+An edit in the row of the query changes nothing before it, so keys and values of all earlier tokens are computed once
+and kept in the model's cache; each edit then costs the tokens from the query on instead of the whole text. Where the
+cache cannot be trusted to give the same logits (tried on the first texts), the whole text is run every time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import Batch, EncodedExample, collate, pad_id
+from qkprism.models.model import Frame, Model
+from qkprism.models.probe import accepted, distance, evaluating, tolerance
+from qkprism.models.tap import Visitor
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Texts whose queries are edited again and again; `cache` is None where they are run whole."""
+
+    model: Model
+    batch: Batch
+    rope: Frame
+    tail: int
+    cache: Any = None
+
+    @classmethod
+    def start(cls, model: Model, examples: Sequence[EncodedExample], *, rope: Frame, cached: bool) -> Continuation:
+        """Run the texts up to their queries if `cached`."""
+        filler = 0 if model.tokenizer is None else pad_id(model.tokenizer)
+        batch = collate(examples, filler, "left" if cached else "right")
+        width = batch.input_ids.shape[1]
+        tail = width - int(batch.query.min())
+        if not cached or tail == width:
+            return cls(model, batch, rope, width)
+        begun = cls(model, batch, rope, tail)
+        return cls(model, batch, rope, tail, begun._prefix(slice(0, width - tail)))
+
+    @property
+    def rows(self) -> Int[Tensor, " example"]:
+        """The rows of the queries in the calls that a visitor sees."""
+        return self.batch.query - (self.batch.input_ids.shape[1] - self.tail if self.cache is not None else 0)
+
+    def columns(self, call: AttentionCall, positions: Sequence[int]) -> Int[Tensor, " example"]:
+        """The key columns of one token of each text in a call."""
+        shift = self.batch.query - torch.tensor([e.text.query for e in self.batch.examples])
+        return (torch.tensor(positions) + shift).to(call.key.device) - call.key_positions[0]
+
+    def logits(
+        self, visit: Visitor | None = None, layers: Iterable[int] | None = None
+    ) -> Float[Tensor, "example vocabulary"]:
+        """The vocabulary logits of the last token of each text."""
+        if self.cache is None:
+            found = self.model.run(
+                self.batch.input_ids, self.batch.attention_mask, visit,
+                layers=layers, rope=self.rope, query_positions=self.batch.query, logits=True,
+            )  # fmt: skip
+            assert found is not None
+            last = torch.tensor([len(e.text.ids) - 1 for e in self.batch.examples], device=found.device)
+            return found[torch.arange(len(last), device=found.device), last]
+        part = slice(self.batch.input_ids.shape[1] - self.tail, None)
+        inputs = self._inputs(part) | {"past_key_values": _forked(self.cache), "use_cache": True}
+        tap = nullcontext() if visit is None else self.model.tap(visit, layers=layers)
+        with evaluating(self.model.hf), torch.no_grad(), tap:
+            output = self.model.hf(**inputs)
+        return output.logits[:, -1]
+
+    def _prefix(self, part: slice) -> Any:
+        with evaluating(self.model.hf), torch.no_grad():
+            return self.model.hf.base_model(**self._inputs(part), use_cache=True).past_key_values
+
+    def _inputs(self, part: slice) -> dict[str, Tensor]:
+        mask = self.batch.attention_mask
+        inputs = {"input_ids": self.batch.input_ids[:, part], "attention_mask": mask[:, : part.stop]}
+        if self.model.takes_positions:
+            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)[:, part]
+        return {name: value.to(self.model.device) for name, value in inputs.items()}
+
+
+def _forked(cache: Any) -> Any:
+    """A cache that grows by itself: growing makes new tensors and leaves the old ones."""
+    fork = copy.copy(cache)
+    fork.layers = [copy.copy(layer) for layer in cache.layers]
+    return fork
+
+
+def cache_is_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame) -> bool:
+    """Whether these texts give the same logits from the cache as run whole, and in the same frame."""
+    if "past_key_values" not in accepted(model.hf) or (rope != "post" and model.rotates):
+        return False
+    padded = len({len(example.text.ids) for example in examples}) > 1
+    if padded and not model.takes_positions:
+        return False
+    whole = Continuation.start(model, examples, rope=rope, cached=False).logits()
+    try:
+        begun = Continuation.start(model, examples, rope=rope, cached=True)
+        twice = [begun.logits() for _ in range(2)]  # the second time shows whether the first changed the cache
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        return False
+    return all(distance(found, whole) <= tolerance(model.dtype) for found in twice)

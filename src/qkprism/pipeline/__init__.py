@@ -1,0 +1,12 @@
+"""The verbs on a model, a file each.
+
+prompts -> Contrast -> capture (one forward pass) -> Moments -> Features -> intervene | validate | attribute
+"""
+
+from qkprism.pipeline.attributing import attribute
+from qkprism.pipeline.decomposing import decompose
+from qkprism.pipeline.intervening import intervene
+from qkprism.pipeline.searching import find_heads
+from qkprism.pipeline.validating import validate
+
+__all__ = ["attribute", "decompose", "find_heads", "intervene", "validate"]

@@ -1,0 +1,269 @@
+"""`attribute`: split the attention logits of query tokens into features (paper, section 5.3)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from qkprism.capture import Batches, Site, sites_of
+from qkprism.contrasts import Contrast, Example, Text
+from qkprism.core.attribution import (
+    STRONG,
+    Attribution,
+    Attributions,
+    AttributionSums,
+    term_names,
+    terms_of,
+    variance_shares,
+)
+from qkprism.core.feature_set import Features
+from qkprism.core.splitting import Split, split_of
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head, HeadLike
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import Batch, EncodedText, encode_text
+from qkprism.models.model import Model
+from qkprism.pipeline.inputs import Heads, bar, check_length, encode_like, heads_with_features, versions
+from qkprism.pipeline.reading import Reading, read_logits
+
+
+@overload
+def attribute(
+    model: Model,
+    text: str | Text | Example,
+    features: Features,
+    head: HeadLike | None = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+) -> Attribution: ...
+@overload
+def attribute(
+    model: Model,
+    text: Contrast | Iterable[Example],
+    features: Features,
+    head: Heads = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Attributions: ...
+def attribute(
+    model: Model,
+    text: str | Text | Example | Contrast | Iterable[Example],
+    features: Features,
+    head: Heads = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Attribution | Attributions:
+    """Split the logits of a query token into one part a feature and a residual, exactly.
+
+    >>> attribute(model, "The hat is in Box O, the jam is in Box Z. The jam is in Box", features, "L18H6").plot()
+    ... # doctest: +SKIP
+
+    A text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one head. Many
+    examples give `Attributions`: means over examples in one or more heads. `method` is oblique, sequential (the
+    paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
+    """
+    chosen = heads_with_features(model, features, head)
+    names = _names(features, contrasts)
+    splits = {own: split_of([features[name, own] for name in names], method, order) for own in chosen}
+    if isinstance(text, str | Text | Example):
+        if len(chosen) > 1:
+            raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, chosen))}.")
+        return _attribute_text(model, _text(text), features, chosen[0], splits[chosen[0]])
+    return _attribute_examples(model, text, features, splits, batch_size, progress)
+
+
+def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
+    names = features.contrasts if contrasts is None else contrasts
+    if unknown := [name for name in names if name not in features.contrasts]:
+        raise QKPrismError(f"There is no contrast {unknown[0]!r}. There are: {', '.join(features.contrasts)}.")
+    return names
+
+
+def _text(text: str | Text | Example) -> Text:
+    if isinstance(text, Example):
+        return text.text
+    return Text.parse(text) if isinstance(text, str) else text
+
+
+def _attribute_text(model: Model, text: Text, features: Features, head: Head, split: Split) -> Attribution:
+    encoded = _encode_one(model, text, features)
+    site, rows = sites_of(model, [head])[head.layer], torch.tensor([encoded.query])
+    found: list[tuple[Reading, Tensor]] = []
+
+    def visit(call: AttentionCall) -> None:
+        found.append((read_logits(call, site, rows), call.attention([head.index], rows)[0, 0, 0].double().cpu()))
+
+    rope = features.provenance["options"]["rope"]
+    model.run(torch.tensor([encoded.ids]), None, visit, layers=[head.layer], rope=rope, query_positions=rows)
+    read, attention = found[0]
+    query, key, seen = read.query[:, 0], read.key[:, 0], read.logits.seen[0, 0].cpu()
+    spread = _order_spread(split, query, key[:, seen], read.scaling)
+    places = seen.nonzero()[:, 0].tolist()
+    return Attribution(
+        head=str(head),
+        tokens=tuple(_shown(model, encoded.ids[at]) for at in places),
+        positions=tuple(places),
+        query=encoded.query,
+        terms=term_names(split, read.logits),
+        values=terms_of(split, read.logits, 0, query, key, read.scaling)[:, 0].cpu()[:, seen],
+        logits=read.logits.final[0, 0].cpu()[seen],
+        attention=attention[seen],
+        method=split.method,
+        marks={key.position: "positive" if key.positive else "negative" for key in encoded.keys},
+        angles={f"{a} & {b}": angles for (a, b), angles in split.angles.items()},
+        condition=split.condition,
+        order_spread=spread,
+        notes=_order_notes(head, split, spread),
+        provenance=_provenance(model, features),
+    )
+
+
+def _shown(model: Model, token: int) -> str:
+    assert model.tokenizer is not None  # the text was encoded with it
+    return str(model.tokenizer.decode([token]))
+
+
+def _encode_one(model: Model, text: Text, features: Features) -> EncodedText:
+    if model.tokenizer is None:
+        raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
+    options = {name: features.provenance["options"][name] for name in ("token", "chat", "max_length")}
+    encoded = encode_text(model.tokenizer, text, causal=model.is_causal, **options)
+    check_length(model, len(encoded.ids), "the text")
+    return encoded
+
+
+def _order_spread(split: Split, query: Tensor, key: Tensor, scaling: float) -> float | None:
+    """How much of the spread of the logits over tokens depends on the order alone: the largest of all features."""
+    spread = split.order_spread(query, key, scaling)
+    if spread is None:
+        return None
+    logits = torch.einsum("ed,etd->et", query.double(), key.double()) * scaling
+    size = logits.std(-1, correction=0).clamp(min=1e-12)
+    return float((spread.std(-1, correction=0) / size).amax())
+
+
+def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, ...]:
+    if spread is None or spread < STRONG or len(split.names) < 2:
+        return ()
+    note = (
+        f"{head}: the sequential split depends on its order ({', then '.join(split.names)}): coming first or last "
+        f"moves a part by {spread:.0%} of the spread of the logits. method='oblique' or 'shapley' has no order."
+    )
+    warnings.warn(note, stacklevel=4)
+    return (note,)
+
+
+@dataclass
+class _Tally:
+    """Adds up the terms of one layer's heads, once a batch is complete."""
+
+    site: Site
+    splits: Mapping[Head, Split]
+    sums: AttributionSums | None = None
+    current: tuple[Tensor, ...] | None = None
+    names: tuple[str, ...] = ()
+    spread: dict[Head, float] = field(default_factory=dict)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        read = read_logits(call, self.site, batch.query)
+        moved = batch.to(call.query.device)
+        every = []
+        for i, head in enumerate(self.site.heads):
+            split = self.splits[head]
+            terms = terms_of(split, read.logits, i, read.query[:, i], read.key[:, i], read.scaling)
+            every.append(terms)
+            self.names = term_names(split, read.logits)
+            spread = _order_spread(split, read.query[:, i], read.key[:, i], read.scaling)
+            if spread is not None:
+                self.spread[head] = max(spread, self.spread.get(head, 0.0))
+        terms = torch.stack(every, 2)  # term example head token
+        at_keys = terms[:, moved.key_row, :, moved.key_column]  # key term head
+        gap = torch.einsum("ek,kth->eht", (moved.positive_mean - moved.negative_mean).double(), at_keys)
+        marked = torch.zeros_like(read.logits.seen[:, 0])
+        marked[moved.key_row, moved.key_column] = True
+        shares = [
+            variance_shares(terms, chosen).movedim(0, -1)
+            for chosen in (read.logits.seen, marked[:, None].expand_as(read.logits.seen))
+        ]
+        self.current = (gap.cpu(), *(share.cpu() for share in shares))
+
+    def keep(self, batch: Batch) -> None:
+        assert self.current is not None
+        gap, variance, marked = self.current
+        if self.sums is None:
+            self.sums = AttributionSums.zeros(*gap.shape[1:])
+        self.sums.add(gap, variance.nan_to_num(0.0), marked.nan_to_num(0.0), batch.weight)
+        self.current = None
+
+
+def _attribute_examples(
+    model: Model,
+    examples: Iterable[Example],
+    features: Features,
+    splits: Mapping[Head, Split],
+    batch_size: int | None,
+    progress: bool,
+) -> Attributions:
+    sites = sites_of(model, [*splits])
+    encoded = encode_like(model, examples, features, [*splits])
+    tallies = {layer: _Tally(site, splits) for layer, site in sites.items()}
+    batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
+    with bar(len(encoded), "examples", progress) as tick:
+        for batch in batches.run(encoded, lambda call, batch: tallies[call.layer].visit(call, batch)):
+            for tally in tallies.values():
+                tally.keep(batch)
+            tick(len(batch.examples))
+    return _read_out(model, features, splits, tallies, len(encoded))
+
+
+def _read_out(
+    model: Model, features: Features, splits: Mapping[Head, Split], tallies: Mapping[int, _Tally], n: int
+) -> Attributions:
+    heads = [head for tally in tallies.values() for head in tally.site.heads]
+    sums = [tally.sums for tally in tallies.values() if tally.sums is not None]
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {
+        "gap": [(own.gap.mean()[:, :-1], own.gap.error()[:, :-1]) for own in sums],
+        "gap_share": [own.gap_share() for own in sums],
+        "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
+        "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
+    }
+    spread = {head: own for tally in tallies.values() for head, own in tally.spread.items()}
+    notes = [note for head in heads for note in _order_notes(head, splits[head], spread.get(head))]
+    return Attributions(
+        heads=tuple(map(str, heads)),
+        terms=next(iter(tallies.values())).names,
+        values={name: torch.cat([value for value, _ in own]) for name, own in parts.items()},
+        errors={name: torch.cat([error for _, error in own]) for name, own in parts.items()},
+        n=n,
+        method={str(head): splits[head].method for head in heads},
+        condition={str(head): splits[head].condition for head in heads},
+        order_spread={str(head): spread.get(head) for head in heads},
+        angles={str(h): {f"{a} & {b}": t for (a, b), t in splits[h].angles.items()} for h in heads},
+        notes=tuple(notes),
+        provenance=_provenance(model, features),
+    )
+
+
+def _provenance(model: Model, features: Features) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "revision": model.revision,
+        "choices": vars(features.choices),
+        "features": features.provenance,
+        "versions": versions(),
+    }

@@ -1,0 +1,135 @@
+"""What every verb does with its inputs: contrasts, heads, encoding, provenance, a progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+from tqdm import tqdm
+
+from qkprism.capture import Progress
+from qkprism.contrasts import Contrast, Example
+from qkprism.core.feature_set import Features
+from qkprism.core.moments import Reading
+from qkprism.core.scores import HeadScores
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head, HeadLike, check_heads
+from qkprism.models.chat import Chat
+from qkprism.models.digest import model_digest
+from qkprism.models.encoding import EncodedExample, TokenChoice, check_reach, encode
+from qkprism.models.model import Model
+
+Contrasts = Contrast | Sequence[Contrast] | Mapping[str, Contrast]
+Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
+
+
+def named_contrasts(contrasts: Contrasts) -> dict[str, Contrast]:
+    if isinstance(contrasts, Contrast):
+        return {contrasts.name: contrasts}
+    given = list(contrasts.values()) if isinstance(contrasts, Mapping) else list(contrasts)
+    if not all(isinstance(contrast, Contrast) for contrast in given):
+        raise QKPrismError("Give contrasts: Contrast.read(path), or Contrast(name, examples).")
+    named = dict(contrasts) if isinstance(contrasts, Mapping) else {contrast.name: contrast for contrast in given}
+    if len(named) < len(given):
+        raise QKPrismError("Two contrasts have the same name. Rename one, or give them as {name: contrast}.")
+    if not named:
+        raise QKPrismError("No contrast was given.")
+    return named
+
+
+def heads_of(model: Model, heads: Heads) -> tuple[Head, ...]:
+    if not isinstance(model, Model):
+        raise QKPrismError(f"Give a model that qkprism.load returned, not {type(model).__name__}.")
+    if heads is None:
+        return allheads_of(model.heads_per_layer)
+    return check_heads(heads.heads if isinstance(heads, HeadScores) else heads, model.heads_per_layer, model.name)
+
+
+def heads_with_features(model: Model, features: Features, heads: Heads) -> tuple[Head, ...]:
+    """The heads asked for (all that have features), after it is clear that the features are of this model."""
+    if not isinstance(features, Features):
+        raise QKPrismError(f"Give features that qkprism.decompose returned, not {type(features).__name__}.")
+    known = features.provenance.get("model_digest")
+    chosen = heads_of(model, features.heads if heads is None else heads)
+    if known is None:
+        raise QKPrismError("These features were made from plain vectors, not from a model.")
+    if known != model_digest(model.hf):
+        raise QKPrismError(
+            f"These features are of {features.provenance.get('model')}, and the weights of {model.name} are others. "
+            "Decompose again with this model."
+        )
+    missing = [str(head) for head in chosen if head not in features.heads]
+    if missing:
+        raise QKPrismError(
+            f"There is no feature for head {missing[0]}. There are: {', '.join(map(str, features.heads))}."
+        )
+    return chosen
+
+
+def encode_like(
+    model: Model, examples: Iterable[Example], features: Features, heads: Sequence[Head]
+) -> list[EncodedExample]:
+    """Encode the texts of examples (not their twins) as those of the features were."""
+    options = features.provenance["options"]
+    encoded = encode_for(model, list(examples), heads, options["token"], options["chat"], options["max_length"])
+    return [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
+
+
+def encode_for(
+    model: Model,
+    examples: Iterable[Example],
+    heads: Sequence[Head],
+    token: TokenChoice,
+    chat: bool | Chat | None,
+    max_length: int | None,
+) -> list[EncodedExample]:
+    if model.tokenizer is None:
+        raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
+    if model.hf.config.is_encoder_decoder:
+        raise QKPrismError(f"{model.name} is an encoder-decoder: texts can be given to encoders and decoders only.")
+    encoded = encode(model.tokenizer, examples, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
+    if not encoded:
+        raise QKPrismError("There are no examples.")
+    for window in {model.layers[head.layer].window for head in heads}:
+        check_reach(encoded, window, causal=model.is_causal)
+    longest = max(encoded, key=lambda example: example.length)
+    check_length(model, longest.length, longest.source)
+    return encoded
+
+
+def check_length(model: Model, tokens: int, source: str) -> None:
+    """Refuse a text that is longer than the model is made for."""
+    if model.max_positions is not None and tokens > model.max_positions:
+        raise QKPrismError(
+            f"{source}: {tokens} tokens are more than the {model.max_positions} positions of {model.name}."
+        )
+
+
+def provenance_of(
+    model: Model, contrasts: Mapping[str, Contrast], readings: Mapping[str, Reading], **options: Any
+) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "revision": model.revision,
+        "model_digest": model_digest(model.hf),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "contrasts": {
+            name: {"digest": c.digest, "n": len(c), "reading": readings[name]} for name, c in contrasts.items()
+        },
+        "options": options,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    return {package: version(package) for package in ("qkprism", "torch", "transformers")}
+
+
+@contextmanager
+def bar(total: int, unit: str, shown: bool) -> Iterator[Progress]:
+    """A progress bar that appears after two seconds."""
+    with tqdm(total=total, unit=f" {unit}", disable=not shown, delay=2.0, file=sys.stderr, leave=False) as bar:
+        yield lambda n: bar.update(n) and None

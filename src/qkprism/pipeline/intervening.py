@@ -1,0 +1,171 @@
+"""`intervene`: edit keys in the subspaces of features and see where the attention goes (paper, sections 4 and 5).
+
+One forward pass serves all heads, features, combinations and controls: the attention row after an edit follows from
+the query, the edited keys and the row's other logits (`core/rows.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qkprism.capture import Batches, Site, sites_of
+from qkprism.contrasts import Contrast, Example
+from qkprism.core.conditions import DRAWS, Conditions, Method, layer_conditions, methods_of
+from qkprism.core.edits import Edit, Kind
+from qkprism.core.effect_sums import EffectSums, Table
+from qkprism.core.effects import Effects
+from qkprism.core.feature_set import Features
+from qkprism.core.intervention import Scene, measure_edits
+from qkprism.core.rows import MEASURES, Places
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import Batch
+from qkprism.models.model import Model
+from qkprism.pipeline.aims import Aims, all_aims
+from qkprism.pipeline.inputs import Heads, bar, encode_like, heads_with_features, versions
+from qkprism.pipeline.outcomes import outcome_effects
+from qkprism.pipeline.reading import read_logits
+
+
+def intervene(
+    model: Model,
+    examples: Contrast | Iterable[Example],
+    features: Features,
+    *,
+    heads: Heads = None,
+    edit: Edit | Kind = "swap",
+    outcome: Literal["attention", "logits"] = "attention",
+    together: bool = True,
+    rows: Literal["query", "all"] = "query",
+    methods: Sequence[str] | None = None,
+    draws: int = DRAWS,
+    labels: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Effects:
+    """What editing the features of some heads (all that have features) does, beside all controls.
+
+    >>> intervene(model, task.test, features).verdict()   # doctest: +SKIP
+
+    With `outcome="logits"` the edited model is run and the effect is that on its prediction: the heads are edited
+    `together` or one by one, in the rows of the marked queries or in `all`. An answer is the token of the key, or
+    the key's label `answer`. `labels` says which key label a contrast is about where the names differ; targets that
+    differ in that label alone are then reported too.
+    """
+    if outcome not in ("attention", "logits"):
+        raise QKPrismError(f"outcome={outcome!r} is not known. Use 'attention' or 'logits'.")
+    if draws < 1:
+        raise QKPrismError(f"draws={draws} leaves no random control. Give at least 1.")
+    edit = edit if isinstance(edit, Edit) else Edit(edit)
+    chosen = heads_with_features(model, features, heads)
+    encoded = encode_like(model, examples, features, chosen)
+    aims = all_aims(encoded, features, labels, seed)
+    sites = sites_of(model, chosen)
+    conditions = conditions_of(features, sites, methods_of(features, methods), draws, seed)
+    provenance = _provenance(model, examples, features, edit, seed)
+    if outcome == "logits":
+        return outcome_effects(
+            model, encoded, aims, conditions, edit,
+            together=together, rows=rows, features=features, batch_size=batch_size, provenance=provenance,
+            progress=progress,
+        )  # fmt: skip
+    probe = _Probe(sites, conditions, edit, aims)
+    with bar(len(encoded), "examples", progress) as tick:
+        batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
+        for batch in batches.run(encoded, probe.visit):
+            probe.keep(batch)
+            tick(len(batch.examples))
+    return probe.effects(provenance)
+
+
+def conditions_of(
+    features: Features, sites: Mapping[int, Site], methods: Sequence[Method], draws: int, seed: int
+) -> dict[Head, Conditions]:
+    """The conditions of every chosen head, in one order for all of them."""
+    found: dict[Head, Conditions] = {}
+    for number, site in sites.items():
+        own = layer_conditions(features, number, methods, heads=site.heads, draws=draws, seed=seed)
+        found |= {head: own[head] for head in site.heads}
+    return found
+
+
+@dataclass
+class _Probe:
+    """Measures every condition in every batch and adds the measures up, once the batch is complete."""
+
+    sites: Mapping[int, Site]
+    conditions: Mapping[Head, Conditions]
+    edit: Edit
+    aims: Mapping[str, Aims]
+
+    def __post_init__(self) -> None:
+        table = Table(next(iter(self.conditions.values())).names)
+        self.current: dict[tuple[str, int], Tensor] = {}
+        self.sums = {
+            (target, layer): EffectSums.zeros(table, MEASURES, "shift", len(site.heads))
+            for target in self.aims
+            for layer, site in self.sites.items()
+        }
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        site = self.sites[call.layer]
+        own = {head: self.conditions[head] for head in site.heads}
+        read = read_logits(call, site, batch.query)
+        for target, aims in self.aims.items():
+            rows = [i for i, example in enumerate(batch.examples) if example.index in aims]
+            if rows:
+                places = places_of(batch, rows, aims).to(call.query.device)
+                scene = Scene(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling)
+                self.current[target, call.layer] = measure_edits(scene, own, self.edit).cpu()
+
+    def keep(self, batch: Batch) -> None:
+        for (target, layer), values in self.current.items():
+            weight = [e.weight for e in batch.examples if e.index in self.aims[target]]
+            self.sums[target, layer].add(values, torch.tensor(weight))
+        self.current.clear()
+
+    def effects(self, provenance: Mapping[str, object]) -> Effects:
+        found = None
+        notes = [note for own in self.conditions.values() for note in own.notes]
+        for target in self.aims:
+            parts = [
+                ([str(head) for head in site.heads], self.sums[target, layer], self._ranks(site))
+                for layer, site in self.sites.items()
+            ]
+            own = Effects.read(target, parts, edit=str(self.edit), notes=notes, provenance=provenance)
+            found = own if found is None else found.with_target(own)
+        assert found is not None
+        return found
+
+    def _ranks(self, site: Site) -> Tensor:
+        return torch.tensor([self.conditions[head].ranks for head in site.heads])
+
+
+def places_of(batch: Batch, rows: Sequence[int], aims: Aims) -> Places:
+    """Where the marked keys of some examples are."""
+    marked = torch.zeros(len(rows), batch.input_ids.shape[1], dtype=torch.bool)
+    for i, row in enumerate(rows):
+        marked[i, [key.position for key in batch.examples[row].text.keys]] = True
+    chosen = [aims[batch.examples[row].index] for row in rows]
+    original, target = (torch.tensor([getattr(a, side).position for a in chosen]) for side in ("original", "target"))
+    return Places(original, target, marked)
+
+
+def _provenance(model: Model, examples: object, features: Features, edit: Edit, seed: int) -> dict[str, object]:
+    return {
+        "model": model.name,
+        "revision": model.revision,
+        "contrast": examples.name if isinstance(examples, Contrast) else None,
+        "choices": vars(features.choices),
+        "features": features.provenance,
+        "edit": str(edit),
+        "seed": seed,
+        "versions": versions(),
+    }
