@@ -76,3 +76,57 @@ def changed(v, a):
         positive_label=v.positive_label,
         negative_label=v.negative_label,
     )
+
+
+class Lock:
+    """A head that matches every factor: keys K z + noise, queries Q z + noise with Q^T K = 1, so a logit is z.z'.
+
+    The factors' key directions are not orthogonal. `nuisance` adds a factor that no contrast names.
+    """
+
+    def __init__(self, d=16, ranks=(3, 5), noise=1e-2, nuisance=0, change=None, seed=0):
+        self.g, self.d, self.noise = torch.Generator().manual_seed(seed), d, noise
+        self.sizes = (*ranks, nuisance) if nuisance else ranks
+        self.names = tuple(f"z{i + 1}" for i in range(len(ranks)))
+        self.of_key = self.normal(d, sum(self.sizes)) / d**0.5
+        self.of_query = self.of_key @ torch.linalg.inv(self.of_key.T @ self.of_key)
+        self.change = torch.eye(d, dtype=torch.float64) if change is None else change
+
+    def normal(self, *shape):
+        return torch.randn(shape, generator=self.g, dtype=torch.float64)
+
+    def draw(self, *shape):
+        return [self.normal(*shape, r) for r in self.sizes]
+
+    def keys(self, latents):
+        noise = self.noise * self.normal(*latents[0].shape[:-1], self.d)
+        return (torch.cat(latents, -1) @ self.of_key.T + noise) @ torch.linalg.inv(self.change).T
+
+    def queries(self, latents):
+        noise = self.noise * self.normal(*latents[0].shape[:-1], self.d)
+        return (torch.cat(latents, -1) @ self.of_query.T + noise) @ self.change
+
+    def contrasts(self, n):
+        """For each named factor: keys that differ in it and share the others; a nuisance is never shared."""
+        found = {}
+        for which, name in enumerate(self.names):
+            z, shared = self.draw(n), self.draw(n)
+            keys = []
+            for own in (z[which], self.normal(n, self.sizes[which])):
+                latents = [own if i == which else x for i, x in enumerate(shared)]
+                latents[len(self.names) :] = [self.normal(n, r) for r in self.sizes[len(self.names) :]]
+                keys.append(self.keys(latents))
+            found[name] = Vectors(self.queries(z), *keys)
+        return found
+
+    def scenes(self, n, tokens=8):
+        """Queries that match token 0, all keys, for each factor the keys with it exchanged with token 1, latents."""
+        z = self.draw(n, tokens)
+        query, noise = self.queries([x[:, 0] for x in z]), self.g.get_state()
+        key, exchanged = self.keys(z), {}
+        for which, name in enumerate(self.names):
+            other = [x.clone() for x in z]
+            other[which][:, [0, 1]] = z[which][:, [1, 0]]
+            self.g.set_state(noise)  # the same noise: nothing else is exchanged
+            exchanged[name] = self.keys(other)
+        return query, key, exchanged, z

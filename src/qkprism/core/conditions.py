@@ -74,8 +74,8 @@ class Conditions:
         return Subspace(self.basis[:, own], self.dual[own])
 
     def meet(
-        self, query: Float[Tensor, "*row d_head"], key: Float[Tensor, "*row d_head"]
-    ) -> Float64[Tensor, "*row condition"]:
+        self, query: Float[Tensor, "*#row d_head"], key: Float[Tensor, "*#row d_head"]
+    ) -> Float64[Tensor, "... condition"]:
         """q^T P k for the projector of every condition; the rows of queries and keys are broadcast."""
         terms = (query.double() @ self.basis.to(query.device)) * (key.double() @ self.dual.to(key.device).mT)
         return self._gather(terms)

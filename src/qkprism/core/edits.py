@@ -24,7 +24,7 @@ Kind = Literal["swap", "ablate", "replace", "steer"]
 KINDS: tuple[Kind, ...] = ("swap", "ablate", "replace", "steer")
 Side = Literal["key", "query"]
 
-Vectors = Float[Tensor, "*batch d_head"]
+Vectors = Float[Tensor, "... d_head"]
 Projector = Float[Tensor, "d_head d_head"]
 
 
@@ -98,4 +98,6 @@ class Edit:
         return self.vector[head]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.side}s" + (f" by {self.amount:g}" if self.kind == "steer" else "")
+        return f"{self.kind} {'keys' if self.side == 'key' else 'queries'}" + (
+            f" by {self.amount:g}" if self.kind == "steer" else ""
+        )

@@ -74,7 +74,7 @@ class Effects:
     def read(
         cls,
         target: str,
-        sums: Sequence[tuple[Sequence[str], EffectSums, Int[Tensor, "head condition"]]],
+        sums: Sequence[tuple[Sequence[str], EffectSums, Int[Tensor, "_ condition"]]],
         *,
         edit: str,
         notes: Sequence[str] = (),

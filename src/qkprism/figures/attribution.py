@@ -1,2 +1,566 @@
-def attribution_figure(*a): ...
-def attributions_figure(*a): ...
+"""`attribution_figure` and `attributions_figure`: what each feature adds to the logits of a head (paper, section 5.3).
+
+One query: stacked bars a token, which end at the logit, above the attention that it gives. Many examples: what each
+term adds to the gap between positive and negative keys, head by head.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.errors import QKPrismError
+from qkprism.figures.effects import count, facts, few, known, name_panel
+from qkprism.figures.theme import EDGE, GRID, INK, MUTED, WIDTH, feature_color, finish, number, plain, shortened
+
+if TYPE_CHECKING:
+    from qkprism.core.attribution import Attribution, Attributions
+
+# terms that are no feature, in tones that no feature has
+OTHER_TERMS = MappingProxyType({"residual": "#C4C4C4", "soft cap": "#A8957F", "position bias": "#7E93A0"})
+MARKS = MappingProxyType({"positive": "circle", "negative": "circle-open", "query": "square"})
+_BANDS = MappingProxyType({"positive": "#DDE3E8", "negative": "#F2F2F2"})
+_INVISIBLE = MappingProxyType({" ": "␣", "\n": "↵", "\t": "⇥"})
+_LEFT, _RIGHT, _TOKEN = 72, 24, 16  # pixels
+_WIDEST, _BROADEST = 8000, 44  # pixels of the figure, and of a token
+_BARS, _ROW, _STRIP, _BETWEEN = 340, 16, 84, 10  # pixels of the panels
+_FLAT = 1.8  # a token that makes the axis longer by this factor is cut
+_FAINT = (-8, -3)  # decades of attention at which its axis may begin
+_CONDITION = 10.0  # from here on parts are large and cancel
+_WORDS = MappingProxyType(
+    {
+        "gap": "gap",
+        "gap_share": "share of the gap",
+        "variance": "share of variance, all tokens",
+        "variance_marked": "share of variance, marked keys",
+    }
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """Bars of every term, the logits, and which part of the axis is shown."""
+
+    terms: list[list[float]]
+    logits: list[float]
+    title: str
+
+    def reach(self, token: int) -> tuple[float, float]:
+        """How far down and up the bars of a token go."""
+        own = [term[token] for term in self.terms if math.isfinite(term[token])]
+        return sum(v for v in own if v < 0), sum(v for v in own if v > 0)
+
+    def span(self) -> tuple[float, float]:
+        """The axis, without the few tokens (often the first, a sink) that would flatten all others."""
+        reach = sorted((self.reach(i) for i in range(len(self.logits))), key=lambda ends: max(-ends[0], ends[1]))
+        shown = max(4, len(reach) - 1 - len(reach) // 50)
+        low, high = _hull(reach[:shown])
+        for ends in reach[shown:]:
+            lowest, highest = _hull([(low, high), ends])
+            if low < high and highest - lowest > _FLAT * (high - low):
+                break
+            low, high = lowest, highest
+        return low, high
+
+    def cut(self) -> list[int]:
+        """The tokens whose bars end outside the axis."""
+        low, high = self.span()
+        ends = [self.reach(token) for token in range(len(self.logits))]
+        return [token for token, (down, up) in enumerate(ends) if down < low or up > high]
+
+    def range(self) -> list[float]:
+        """The axis with some room, more where cut tokens are named."""
+        low, high = self.span()
+        size = (high - low) or 1.0
+        down = any(self.reach(token)[0] < low for token in self.cut())
+        up = any(self.reach(token)[1] > high for token in self.cut())
+        return [low - size * (0.12 if down else 0.04), high + size * (0.12 if up else 0.04)]
+
+
+def attribution_figure(attribution: Attribution, *, width: int = WIDTH) -> go.Figure:
+    """The logit of every token that a query sees as a stack of terms, above the attention; wider for many tokens."""
+    n = len(attribution.tokens)
+    if not n:
+        raise QKPrismError("There is no token to draw: the query sees none.")
+    width = max(width, min(_WIDEST, _LEFT + _RIGHT + _TOKEN * n))
+    pixels = min(_BROADEST, (width - _LEFT - _RIGHT) / n)
+    labels = [shortened(shown_token(token), 20) for token in attribution.tokens]
+    fig = _rows()
+    views = _views(attribution)
+    texts = [_token_text(attribution, i) for i in range(n)]
+    _draw_bars(fig, attribution, views[0], texts)
+    for i, view in enumerate(views):
+        _draw_cuts(fig, view, labels, visible=i == 0)
+    buttons = _buttons(fig, views)
+    _draw_marks(fig, attribution)
+    _draw_attention(fig, attribution, texts)
+    _name_tokens(fig, attribution, labels, pixels, width)
+    height = _BARS + _ROW + _STRIP + 2 * _BETWEEN
+    fig.update_layout(
+        barmode="relative",
+        bargap=0.15,
+        hovermode="x",
+        updatemenus=[buttons],
+        legend={"orientation": "h", "x": 0, "y": 1 + 4 / height, "yanchor": "bottom", "traceorder": "normal"},
+    )
+    return finish(
+        fig,
+        title=_title(attribution),
+        subtitle=_narrow(_subtitle(attribution), 13),
+        caption=_narrow(_caption(attribution), 12),
+        width=width,
+        plot_height=height,
+        left=_LEFT,
+        right=_RIGHT,
+        above=64,
+        below=24 + max(map(_length, labels)),
+    )
+
+
+def _name_tokens(fig: go.Figure, attribution: Attribution, labels: Sequence[str], pixels: float, width: int) -> None:
+    """Tokens as labels under the last panel, the marked ones and the query in bold; some if there are very many."""
+    n, step = len(labels), math.ceil(12 / pixels)
+    bold = {i for i, at in enumerate(attribution.positions) if at in attribution.marks or at == attribution.query}
+    ticks = [f"<b>{plain(label)}</b>" if i in bold else plain(label) for i, label in enumerate(labels)]
+    fig.update_xaxes(
+        domain=[0, min(1.0, pixels * n / (width - _LEFT - _RIGHT))],
+        range=[-0.6, n - 0.4],
+        matches="x",
+        showticklabels=False,
+        ticks="",
+        showgrid=False,
+    )
+    fig.layout.xaxis3.update(
+        showticklabels=True,
+        tickvals=list(range(0, n, step)),
+        ticktext=ticks[::step],
+        tickangle=-90,
+        tickfont={"size": 11},
+    )
+
+
+def shown_token(token: str) -> str:
+    """A token with its spaces and line breaks to be seen.
+
+    >>> shown_token(" jam"), shown_token("\\n\\n"), shown_token("")
+    ('␣jam', '↵↵', '(empty)')
+    """
+    letters = [_INVISIBLE.get(c, c if c.isprintable() else f"\\x{ord(c):02x}") for c in token]
+    return "".join(letters) or "(empty)"
+
+
+def term_color(term: str, features: Sequence[str], provenance: Mapping[str, Any]) -> str:
+    """The colour of a feature among all of its run, even if only some were attributed, or in another order."""
+    if term not in features:
+        return OTHER_TERMS.get(term, MUTED)
+    run = provenance.get("features")
+    every = list((run.get("contrasts") or ()) if isinstance(run, Mapping) else ())
+    return feature_color(term, every if set(features) <= set(every) else features)
+
+
+def _rows() -> go.Figure:
+    heights = (_BARS, _ROW, _STRIP)
+    whole = sum(heights) + 2 * _BETWEEN
+    return make_subplots(rows=3, cols=1, row_heights=list(heights), vertical_spacing=_BETWEEN / whole)
+
+
+def _views(attribution: Attribution) -> tuple[View, View]:
+    """The terms as they are, and less their means over the tokens, which attention does not see."""
+    values, logits = attribution.values, attribution.logits
+    return (
+        View(values.tolist(), logits.tolist(), "logit"),
+        View(
+            (values - values.mean(1, keepdim=True)).tolist(),
+            (logits - logits.mean()).tolist(),
+            "logit less its mean over tokens",
+        ),
+    )
+
+
+def _hull(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return min([0.0, *(low for low, _ in ends)]), max([0.0, *(high for _, high in ends)])
+
+
+def _draw_bars(fig: go.Figure, attribution: Attribution, view: View, texts: Sequence[str]) -> None:
+    places = list(range(len(view.logits)))
+    for term, values in zip(attribution.terms, view.terms, strict=True):
+        fig.add_bar(
+            x=places,
+            y=[known(value) for value in values],
+            name=plain(shortened(term)),
+            marker={
+                "color": term_color(term, attribution.features, attribution.provenance),
+                "line": {"width": 0},
+            },
+            hoverinfo="skip",
+            xaxis="x",
+            yaxis="y",
+        )
+    fig.add_scatter(
+        x=places,
+        y=[known(value) for value in view.logits],
+        name="logit",
+        mode="markers",
+        marker={"symbol": "diamond", "size": 6, "color": INK, "line": {"color": "white", "width": 0.8}},
+        hovertext=texts,
+        hoverinfo="text",
+        xaxis="x",
+        yaxis="y",
+    )
+    fig.layout.yaxis.update(
+        title_text=view.title, range=view.range(), zeroline=True, zerolinecolor=MUTED, zerolinewidth=1
+    )
+
+
+def _draw_cuts(fig: go.Figure, view: View, labels: Sequence[str], *, visible: bool) -> None:
+    """Say at the edge of the axis which tokens go on, and how far."""
+    low, high = view.range()
+    margin = 0.025 * (high - low)
+    cut = view.cut()
+    reach = [view.reach(token) for token in cut]
+    up = [high < ends[1] for ends in reach]
+    fig.add_scatter(
+        x=cut,
+        y=[high - margin if above else low + margin for above in up],
+        mode="markers+text",
+        name="cut",
+        marker={"symbol": ["triangle-up" if above else "triangle-down" for above in up], "size": 9, "color": INK},
+        text=[
+            f"{plain(labels[i])} is cut: bars from {number(down)} to {number(top)}, sum {number(view.logits[i])}"
+            for i, (down, top) in zip(cut, reach, strict=True)
+        ],
+        textposition=["middle right" if 2 * token < len(labels) else "middle left" for token in cut],
+        textfont={"size": 11, "color": INK},
+        hoverinfo="skip",
+        showlegend=False,
+        visible=visible,
+        xaxis="x",
+        yaxis="y",
+    )
+
+
+def _buttons(fig: go.Figure, views: Sequence[View]) -> dict[str, Any]:
+    """Switch between the terms as they are and less their means; only the traces drawn so far change."""
+    places = list(range(len(fig.data)))
+    buttons = []
+    for i, (view, label) in enumerate(zip(views, ("logits", "less the mean"), strict=True)):
+        heights = [[known(value) for value in values] for values in (*view.terms, view.logits)]
+        cuts = [list(trace.y) for trace in fig.data[-len(views) :]]
+        seen = [True] * len(heights) + [i == j for j in range(len(views))]
+        layout = {"yaxis.range": view.range(), "yaxis.title.text": view.title}
+        args = [{"y": heights + cuts, "visible": seen}, layout, places]
+        buttons.append({"label": label, "method": "update", "args": args})
+    return {
+        "type": "buttons",
+        "direction": "right",
+        "buttons": buttons,
+        "x": 0,
+        "xanchor": "left",
+        "y": 1,
+        "yanchor": "bottom",
+        "pad": {"b": 36, "t": 0, "l": 0, "r": 0},
+        "font": {"size": 11, "color": MUTED},
+        "bgcolor": "white",
+        "bordercolor": GRID,
+    }
+
+
+def _draw_marks(fig: go.Figure, attribution: Attribution) -> None:
+    """A row of marks under the bars, and pale bands behind the marked keys."""
+    place = {at: i for i, at in enumerate(attribution.positions)}
+    marks = [(at, mark) for at, mark in attribution.marks.items() if at in place]
+    for at, mark in marks:
+        fig.add_shape(
+            type="rect",
+            name=plain(mark),
+            xref="x",
+            yref="paper",
+            x0=place[at] - 0.5,
+            x1=place[at] + 0.5,
+            y0=0,
+            y1=1,
+            layer="below",
+            line={"width": 0},
+            fillcolor=_BANDS.get(mark, _BANDS["negative"]),
+        )
+    if attribution.query in place:
+        marks.append((attribution.query, "query"))
+    for mark in dict.fromkeys([*MARKS, *(mark for _, mark in marks)]):
+        at_mark = [place[at] for at, own in marks if own == mark]
+        if not at_mark:
+            continue
+        fig.add_scatter(
+            x=at_mark,
+            y=[0] * len(at_mark),
+            mode="markers",
+            name=plain(shortened(mark if mark == "query" else f"{mark} key")),
+            marker={
+                "symbol": MARKS.get(mark, "square-open"),
+                "size": 8,
+                "color": INK,
+                "line": {"color": INK, "width": 1.5},
+            },
+            hoverinfo="skip",
+            xaxis="x2",
+            yaxis="y2",
+        )
+    fig.layout.xaxis2.update(showline=False)
+    fig.layout.yaxis2.update(range=[-1, 1], showticklabels=False, ticks="", showgrid=False, showline=False)
+
+
+def _draw_attention(fig: go.Figure, attribution: Attribution, texts: Sequence[str]) -> None:
+    attention = attribution.attention.tolist()
+    fig.add_bar(
+        x=list(range(len(attention))),
+        y=[value if value > 0 else None for value in attention],  # NaN is not above 0 either
+        name="attention",
+        marker={"color": MUTED, "line": {"width": 0}},
+        hovertext=texts,
+        hoverinfo="text",
+        showlegend=False,
+        xaxis="x3",
+        yaxis="y3",
+    )
+    lowest = _faintest(attribution)
+    decades = range(0, lowest - 1, -math.ceil(-lowest / 4))
+    fig.layout.yaxis3.update(
+        title_text="attention",
+        type="log",
+        range=[lowest, 0.1],
+        tickvals=[10.0**decade for decade in decades],
+        ticktext=[f"{10.0**d:g}" if d > -3 else f"10<sup>{d}</sup>" for d in decades],
+        tickfont={"size": 11},
+    )
+
+
+def _faintest(attribution: Attribution) -> int:
+    """The decade at which the axis of attention begins: nine of ten tokens have more, within limits."""
+    seen = sorted(value for value in attribution.attention.tolist() if value > 0)
+    low = math.floor(math.log10(seen[len(seen) // 10])) if seen else _FAINT[1]
+    return max(_FAINT[0], min(_FAINT[1], low))
+
+
+def _length(label: str) -> int:
+    """Pixels of a tick label, of which Chinese letters take twice as many."""
+    return round(5.8 * sum(2 if east_asian_width(letter) in "WF" else 1 for letter in label))
+
+
+def _title(attribution: Attribution) -> str:
+    model = attribution.provenance.get("model")
+    where = f"{attribution.head} of {shortened(model)}" if model else attribution.head
+    name = ""
+    if attribution.query in attribution.positions:
+        token = attribution.tokens[attribution.positions.index(attribution.query)]
+        name = f" “{shortened(shown_token(token), 20)}”"
+    return f"Logits of {where} from the query at token {attribution.query}{name}"
+
+
+def _subtitle(attribution: Attribution) -> str:
+    order = f" ({', then '.join(map(shortened, attribution.features))})" if attribution.method == "sequential" else ""
+    shares = ", ".join(f"{shortened(name)} {_percent(v)}" for name, v in attribution.variance_shares().items())
+    return " · ".join(
+        [
+            f"{attribution.method} split{order}",
+            count(len(attribution.tokens), "token"),
+            f"of the logits’ variance over tokens: {shares}",
+        ]
+    )
+
+
+def _caption(attribution: Attribution) -> str:
+    parts = [
+        "A bar is what a feature adds to the logit of a token; the bars of a token, up and down, sum to the diamond. "
+        "A key that stands out in the colour of a feature is attended because of this feature; grey is what no feature "
+        "explains. Attention depends on differences between tokens only: a part that all tokens share does nothing "
+        "(see “less the mean”).",
+        "Below: marked keys and the query, then attention on a log scale. " + _cut_words(attribution),
+        _overlap(attribution.method, attribution.angles, attribution.condition),
+        few(attribution.notes),
+    ]
+    return "\n".join(part.strip() for part in parts if part.strip())
+
+
+def _cut_words(attribution: Attribution) -> str:
+    view = _views(attribution)[0]
+    if not view.cut():
+        return ""
+    names = ", ".join(str(attribution.positions[token]) for token in view.cut())
+    return f"Cut, so that the others can be read: token {names}, marked by a triangle."
+
+
+def _overlap(method: str, angles: Mapping[str, Sequence[float]], condition: float) -> str:
+    side = "query" if method in ("sequential", "shapley") else "key"
+    named = [f"{shortened(pair)} {min(own):.0f}°" for pair, own in angles.items() if len(own)]
+    if not named:
+        return ""
+    size = number(condition) if math.isfinite(condition) else "infinite"
+    apart = "they can be told apart" if condition < _CONDITION else "they overlap: parts can be large and cancel"
+    return f"Smallest angle between {side} subspaces: {', '.join(named)}; condition number {size} ({apart})."
+
+
+def _token_text(attribution: Attribution, i: int) -> str:
+    at = attribution.positions[i]
+    roles = [f"{attribution.marks[at]} key"] if at in attribution.marks else []
+    roles += ["query"] if at == attribution.query else []
+    role = f" ({plain(', '.join(roles))})" if roles else ""
+    logit, attention = float(attribution.logits[i]), float(attribution.attention[i])
+    terms = [
+        f"{plain(shortened(term))} {number(value)}"
+        for term, value in zip(attribution.terms, attribution.values[:, i].tolist(), strict=True)
+    ]
+    token = plain(shortened(shown_token(attribution.tokens[i])))
+    return "<br>".join(
+        [f"<b>token {at} “{token}”</b>{role}", f"logit {number(logit)}, attention {_percent(attention)}", *terms]
+    )
+
+
+def attributions_figure(attributions: Attributions, *, width: int = WIDTH) -> go.Figure:
+    """The gap between positive and negative keys as a stack of terms, and each term with its error; a row a head."""
+    heads, n_terms = attributions.heads, len(attributions.terms)
+    if not heads:
+        raise QKPrismError("There is no head to draw. Was the choice of heads empty?")
+    height = max(130, len(heads) * max(24, 8 + 7 * n_terms))
+    fig = make_subplots(rows=1, cols=2, horizontal_spacing=32 / (width - _LEFT - _RIGHT))
+    _draw_stack(fig, attributions)
+    _draw_terms(fig, attributions)
+    for panel, name in enumerate(("Stacked: they sum to the gap", "Each term with its standard error"), 1):
+        name_panel(fig, panel, name)
+    rows = {"range": [len(heads) - 0.4, -0.6], "tickvals": list(range(len(heads))), "matches": "y"}
+    fig.update_yaxes(**rows, ticktext=[plain(head) for head in heads])
+    fig.layout.yaxis2.update(showticklabels=False)
+    fig.update_xaxes(title_text="mean logit gap, positive less negative keys", zeroline=True, zerolinecolor=MUTED)
+    place = {"orientation": "h", "x": 0, "y": 1 + 24 / height, "yanchor": "bottom", "traceorder": "normal"}
+    fig.update_layout(barmode="relative", bargap=0.3, legend=place)
+    methods = ", ".join(dict.fromkeys(attributions.method.values()))
+    return finish(
+        fig,
+        title="What each feature adds to the gap between positive and negative keys",
+        subtitle=facts(
+            attributions.provenance,
+            f"{methods} split" if methods else "",
+            count(len(heads), "head"),
+            count(attributions.n, "example"),
+        ),
+        caption=_gap_caption(attributions),
+        width=width,
+        plot_height=height,
+        left=_LEFT,
+        right=_RIGHT,
+        above=58,
+    )
+
+
+def _draw_stack(fig: go.Figure, attributions: Attributions) -> None:
+    gaps, rows = attributions.values["gap"], list(range(len(attributions.heads)))
+    for j, term in enumerate(attributions.terms):
+        fig.add_bar(
+            x=[known(value) for value in gaps[:, j].tolist()],
+            y=rows,
+            orientation="h",
+            name=plain(shortened(term)),
+            legendgroup=f"term {j}",
+            marker={
+                "color": term_color(term, attributions.features, attributions.provenance),
+                "line": {"width": 0},
+            },
+            hovertext=[_gap_text(attributions, i, j) for i in rows],
+            hoverinfo="text",
+            xaxis="x",
+            yaxis="y",
+        )
+    whole = gaps.sum(1).tolist()
+    fig.add_scatter(
+        x=[known(value) for value in whole],
+        y=rows,
+        mode="markers",
+        name="whole gap",
+        marker={"symbol": "diamond", "size": 8, "color": INK, "line": {"color": "white", "width": 1}},
+        hovertext=[
+            f"<b>{plain(head)}</b><br>whole gap {number(value)}"
+            for head, value in zip(attributions.heads, whole, strict=True)
+        ],
+        hoverinfo="text",
+        xaxis="x",
+        yaxis="y",
+    )
+
+
+def _draw_terms(fig: go.Figure, attributions: Attributions) -> None:
+    gaps, errors = attributions.values["gap"], attributions.errors["gap"]
+    n_heads, n_terms = gaps.shape
+    for j, term in enumerate(attributions.terms):
+        color = term_color(term, attributions.features, attributions.provenance)
+        offset = 0.7 * ((j + 0.5) / n_terms - 0.5)
+        fig.add_scatter(
+            x=[known(value) for value in gaps[:, j].tolist()],
+            y=[i + offset for i in range(n_heads)],
+            error_x={
+                "type": "data",
+                "array": [known(value) for value in errors[:, j].tolist()],
+                "color": color,
+                "thickness": 1.5,
+                "width": 2,
+            },
+            mode="markers",
+            name=plain(shortened(term)),
+            legendgroup=f"term {j}",
+            showlegend=False,
+            marker={"size": 6, "color": color, "line": {"color": INK, "width": 0.5}},
+            hovertext=[_gap_text(attributions, i, j) for i in range(n_heads)],
+            hoverinfo="text",
+            xaxis="x2",
+            yaxis="y2",
+        )
+
+
+def _gap_text(attributions: Attributions, i: int, j: int) -> str:
+    head = attributions.heads[i]
+    lines = [f"<b>{plain(shortened(attributions.terms[j]))} in {plain(head)}</b>"]
+    for name, values in attributions.values.items():
+        value, error = float(values[i, j]), float(attributions.errors[name][i, j])
+        lines.append(f"{_WORDS.get(name, plain(name))} {number(value, error)}")
+    return "<br>".join(lines)
+
+
+def _gap_caption(attributions: Attributions) -> str:
+    large = [head for head in attributions.heads if attributions.condition.get(head, 1.0) >= _CONDITION]
+    overlap = (
+        f"In {', '.join(large[:8])}{' and others' if len(large) > 8 else ''} the features overlap (condition number "
+        f"{_CONDITION:g} or more): their parts can be large and cancel."
+        if large
+        else ""
+    )
+    parts = [
+        "How much higher a head’s logits are at positive than at negative keys, and which terms make the difference; "
+        "grey is what no feature explains. The share of the gap (point at a mark) means little where the whole gap is "
+        "near 0.",
+        overlap,
+        few(attributions.notes),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _percent(share: float) -> str:
+    if not math.isfinite(share):
+        return "not defined"
+    return (
+        f"{share:.0%}"
+        if abs(share) >= 0.0995 or share == 0
+        else f"{share:.2g}"
+        if abs(share) < 1e-3
+        else f"{share:.1%}"
+    )
+
+
+def _narrow(text: str, size: int) -> str:
+    """Break lines as in a figure of the usual width: a wide one is scrolled, and its texts should be read first."""
+    letters = int((WIDTH - 2 * EDGE) / (0.5 * size))
+    return "\n".join(line for part in text.splitlines() for line in textwrap.wrap(part, letters))

@@ -1,1 +1,532 @@
-def effects_figure(*a): ...
+"""`effects_figure`: what an edit does, every feature beside its controls, a panel a head (paper, sections 4 and 5).
+
+A group of marks for each method and feature: the feature first, then the controls of the same rank. Lines across a
+panel are the two ends that belong to no feature: no edit, and the whole key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.errors import QKPrismError
+from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, finish, number, plain, shortened
+
+if TYPE_CHECKING:
+    from qkprism.core.effects import Effects
+
+SHOWN = 12  # heads
+_NOTES = 3
+_LEFT, _RIGHT, _PANEL = 72, 24, 210  # pixels
+_COLUMNS, _GAP = 4, 24  # panels beside each other, and pixels between them
+_GROUP = 66  # pixels of a group, where there is room
+_LEAST = 40  # below this the figure becomes wider
+_PITCH, _APART = 6.0, 1.5  # between groups and between methods, in steps of one mark
+_PALE = {"color": "#D0D0D0", "width": 6}  # lines of a spread
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How one control is named and drawn: grey, and darker the harder it is to beat."""
+
+    control: str
+    title: str
+    symbol: str
+    color: str
+
+
+CONTROLS = (
+    Mark("permuted", "permuted labels", "diamond-open", "#404040"),
+    Mark("keys", "key draws", "triangle-up-open", "#6E6E6E"),
+    Mark("gaussian", "Gaussian draws", "x-thin-open", "#8C8C8C"),
+    Mark("pca", "key PCA", "square-open", "#404040"),
+)
+LINES = MappingProxyType({"none": ("no edit", "dot"), "full": ("whole key", "dash")})
+MEASURES = MappingProxyType(
+    {
+        "attention_original": "attention on the original key",
+        "attention_target": "attention on the target key",
+        "shift": "shift: target / (target + original)",
+        "flip": "flips among marked keys (share)",
+        "flip_all": "flips among all tokens (share)",
+        "logit_change": "change of target less original (logits)",
+        "probability_original": "probability of the original answer",
+        "probability_target": "probability of the target answer",
+        "predicts_original": "predicts the original answer (share)",
+        "predicts_target": "predicts the target answer (share)",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One feature, or several together, moved by one method; `at` is its place across a panel."""
+
+    feature: str
+    method: str
+    at: float
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """Which rows of the table (None: a gap) a trace of one head shows, and as what."""
+
+    rows: tuple[int | None, ...]
+    head: int
+    kind: Literal["marks", "line", "spread"] = "marks"
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How panels and their labels are laid out; sizes in pixels."""
+
+    width: int
+    columns: int
+    panels: int
+    labels: tuple[str, ...]
+    turned: bool
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], panels: int, width: int) -> _Layout:
+        width = max(width, _LEFT + _RIGHT + _LEAST * len(groups))
+        columns = min(_COLUMNS, panels, max(1, (width - _LEFT - _RIGHT) // (_GROUP * len(groups) + _GAP)))
+        room = ((width - _LEFT - _RIGHT) // columns - _GAP) / len(groups)
+        labels = tuple(shortened(group.feature, 22) for group in groups)
+        return cls(width, columns, panels, labels, turned=6.5 * max(map(len, labels)) > room)
+
+    @property
+    def below(self) -> int:
+        """Of the labels of a panel."""
+        return 26 + (round(4.2 * max(map(len, self.labels))) if self.turned else 8)
+
+    @property
+    def height(self) -> int:
+        rows = math.ceil(self.panels / self.columns)
+        return rows * _PANEL + (rows - 1) * (self.below + 48)
+
+    def starts_row(self, panel: int) -> bool:
+        return (panel - 1) % self.columns == 0
+
+    def figure(self) -> go.Figure:
+        rows = math.ceil(self.panels / self.columns)
+        return make_subplots(
+            rows=rows,
+            cols=self.columns,
+            horizontal_spacing=_GAP / (self.width - _LEFT - _RIGHT) if self.columns > 1 else 0,
+            vertical_spacing=(self.below + 48) / self.height if rows > 1 else 0,
+        )
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One head of the figure and where it is drawn."""
+
+    effects: Effects
+    target: str
+    groups: Sequence[Group]
+    head: int
+    number: int
+    lost: frozenset[tuple[str, str, str]]  # head, feature and method: those that do not beat all their controls
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"xaxis": axis("x", self.number), "yaxis": axis("y", self.number), "showlegend": False}
+
+    def row(self, control: str, group: Group | None = None) -> int | None:
+        """The row of the table, if there is one."""
+        entry = (self.target, group.feature if group else "", group.method if group else "", control)
+        return self.effects.entries.index(entry) if entry in self.effects.entries else None
+
+
+def effects_figure(effects: Effects, measure: str, target: str, *, width: int = WIDTH) -> go.Figure:
+    """Every feature beside its controls in up to 12 heads, towards one target; a menu changes the measure."""
+    _refuse_unknown(effects, measure, target)
+    groups, heads = _groups(effects, target), shown_heads(effects, target)
+    layout = _Layout.of(groups, len(heads), width)
+    fig = layout.figure()
+    lost = frozenset(
+        (row["head"], row["feature"], row["method"])
+        for row in effects.beats()
+        if row["target"] == target and not row["beaten"]
+    )
+    panels = [_Panel(effects, target, groups, head, number, lost) for number, head in enumerate(heads, 1)]
+    drawn = [trace for panel in panels for trace in _draw_panel(fig, panel)]
+    views = {name: _view(effects, name, drawn, layout) for name in effects.measures}
+    _show(fig, views[measure])
+    _draw_legend(fig, layout.height)
+    _name_groups(fig, groups, layout)
+    fig.update_layout(updatemenus=[_menu(views, effects.measures.index(measure), len(drawn))])
+    return finish(
+        fig,
+        title=f"{effects.edit[:1].upper()}{effects.edit[1:]}: each feature beside its controls",
+        subtitle=_subtitle(effects, target),
+        caption=_caption(effects, heads),
+        width=layout.width,
+        plot_height=layout.height,
+        left=_LEFT,
+        right=_RIGHT,
+        above=112,
+        below=layout.below + 14,
+    )
+
+
+def shown_heads(effects: Effects, target: str) -> list[int]:
+    """The heads that are drawn: all, or of many those in which some feature has the largest advantage over no edit."""
+    heads = range(len(effects.heads))
+    if len(heads) <= SHOWN:
+        return list(heads)
+    rows = [i for i, e in enumerate(effects.entries) if e.target == target and e.control == "feature"]
+    gains = effects.advantage[rows].nan_to_num(-math.inf).amax(0).tolist()
+    return sorted(sorted(heads, key=lambda head: -gains[head])[:SHOWN])
+
+
+def is_combination(name: str, names: Iterable[str]) -> bool:
+    """Is this a name such as "order+lexical", made of others?
+
+    >>> is_combination("order+lexical", ["order", "lexical"]), is_combination("a+b", ["a+b", "a"])
+    (True, False)
+    """
+    others = [other for other in names if other != name]
+    rests = [name.removeprefix(f"{other}+") for other in others if name.startswith(f"{other}+")]
+    return any(rest in others or is_combination(rest, others) for rest in rests)
+
+
+def known(value: float) -> float | None:
+    """A number for plotly, which knows no NaN."""
+    return float(value) if math.isfinite(value) else None
+
+
+def few(notes: Sequence[str]) -> str:
+    """The first notes, and how many more there are."""
+    more = [f"And {len(notes) - _NOTES} more such notes."] if len(notes) > _NOTES else []
+    return " ".join([*notes[:_NOTES], *more])
+
+
+def facts(provenance: Mapping[str, Any], *more: str) -> str:
+    """The model, where it is known, and other facts for a subtitle."""
+    model = provenance.get("model")
+    return " · ".join([*([shortened(model)] if model else []), *(fact for fact in more if fact)])
+
+
+def count(n: int, noun: str) -> str:
+    """
+    >>> count(1, "head"), count(2, "head")
+    ('1 head', '2 heads')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def name_panel(fig: go.Figure, panel: int, text: str, *, shift: int = 4) -> None:
+    """A bold name (a plain text) above a panel."""
+    fig.add_annotation(
+        text=f"<b>{plain(text)}</b>",
+        name="panel",
+        xref=f"{axis('x', panel)} domain",
+        yref=f"{axis('y', panel)} domain",
+        x=0,
+        y=1,
+        xanchor="left",
+        yanchor="bottom",
+        yshift=shift,
+        showarrow=False,
+    )
+
+
+def _refuse_unknown(effects: Effects, measure: str, target: str) -> None:
+    if measure not in effects.measures:
+        raise QKPrismError(f"{measure!r} was not measured. Use one of {', '.join(effects.measures)}.")
+    if target not in effects.targets:
+        raise QKPrismError(f"There is no target {target!r}. There are: {', '.join(effects.targets)}.")
+    if not effects.heads or not effects.features:
+        raise QKPrismError("There is no effect to draw. Was the choice of heads or features empty?")
+
+
+def _groups(effects: Effects, target: str) -> list[Group]:
+    found = {(e.feature, e.method) for e in effects.entries if e.target == target and e.control == "feature"}
+    groups: list[Group] = []
+    for method in effects.methods:
+        for feature in effects.features:
+            if (feature, method) in found:
+                other = bool(groups) and groups[-1].method != method
+                at = groups[-1].at + _PITCH + other * _APART if groups else 0.0
+                groups.append(Group(feature, method, at))
+    return groups
+
+
+def _name_groups(fig: go.Figure, groups: Sequence[Group], layout: _Layout) -> None:
+    """Label the groups of every panel, and the values of the first panel in each row."""
+    boundaries = [(a.at + b.at) / 2 for a, b in pairwise(groups)]
+    fig.update_xaxes(
+        tickvals=[group.at for group in groups],
+        ticktext=[plain(label) for label in layout.labels],
+        tickangle=-35 if layout.turned else 0,
+        tickfont={"size": 11},
+        range=[groups[0].at - 0.6 * _PITCH, groups[-1].at + 0.6 * _PITCH],
+        showgrid=False,
+        minor={"tickvals": boundaries, "showgrid": True, "gridcolor": GRID, "ticks": ""},
+    )
+    fig.update_yaxes(matches="y")
+    for panel in range(1, layout.panels + 1):
+        fig.layout[f"yaxis{panel}"].showticklabels = layout.starts_row(panel)
+
+
+def _draw_panel(fig: go.Figure, panel: _Panel) -> list[_Trace]:
+    """Draw a head without its values, and say which values each trace has."""
+    _name_methods(fig, panel.number, panel.groups)
+    name_panel(fig, panel.number, shortened(panel.effects.heads[panel.head], 30), shift=20)
+    drawn = [_draw_line(fig, panel, control) for control in LINES if panel.row(control) is not None]
+    drawn.append(_draw_spread(fig, panel))
+    for step, mark in enumerate(CONTROLS, 1):
+        style = _still(mark.symbol, mark.color, 7)
+        drawn.append(_draw_marks(fig, panel, mark.control, mark.title, style, step))
+    return [*drawn, _draw_marks(fig, panel, "feature", "feature", _feature_style(panel), 0)]
+
+
+def _draw_line(fig: go.Figure, panel: _Panel, control: str) -> _Trace:
+    (title, dash), groups, row = LINES[control], panel.groups, panel.row(control)
+    at = [groups[0].at - _PITCH, *(group.at for group in groups), groups[-1].at + _PITCH]
+    fig.add_scatter(
+        x=at,
+        mode="lines",
+        name=title,
+        legendgroup=control,
+        line={"color": INK, "width": 1.2, "dash": dash},
+        hovertext=[_text(panel, row)] * len(at),
+        hoverinfo="text",
+        **panel.place,
+    )
+    return _Trace((row,) * len(at), panel.head, "line")
+
+
+def _draw_spread(fig: go.Figure, panel: _Panel) -> _Trace:
+    """Pale bars behind the controls: one standard deviation over draws on either side."""
+    at: list[float | None] = []
+    rows: list[int | None] = []
+    for step, mark in enumerate(CONTROLS, 1):
+        for group in panel.groups:
+            row = panel.row(mark.control, group)
+            if row is not None and int(panel.effects.draws[row]) > 1:
+                at += [_across(group, step)] * 2 + [None]
+                rows += [row, row, None]
+    fig.add_scatter(
+        x=at, mode="lines", name="spread", legendgroup="spread", line=_PALE, hoverinfo="skip", **panel.place
+    )
+    return _Trace(tuple(rows), panel.head, "spread")
+
+
+def _draw_marks(fig: go.Figure, panel: _Panel, control: str, title: str, style: dict[str, Any], step: int) -> _Trace:
+    rows = [panel.row(control, group) for group in panel.groups]
+    fig.add_scatter(
+        x=[_across(group, step) for group in panel.groups],
+        mode="markers",
+        name=title,
+        legendgroup=control,
+        marker=style,
+        error_y={
+            "type": "data",
+            "color": INK if control == "feature" else style["color"],
+            "thickness": 1.2,
+            "width": 2,
+        },
+        hovertext=[_text(panel, row) for row in rows],
+        hoverinfo="text",
+        **panel.place,
+    )
+    return _Trace(tuple(rows), panel.head)
+
+
+def _across(group: Group, step: int) -> float:
+    return group.at + step - len(CONTROLS) / 2
+
+
+def _feature_style(panel: _Panel) -> dict[str, Any]:
+    """A colour a feature, ink for several together; filled if it beats all its controls."""
+    names = panel.effects.features
+    single = [name for name in names if not is_combination(name, names)]
+    colors = [feature_color(g.feature, single) if g.feature in single else INK for g in panel.groups]
+    head = panel.effects.heads[panel.head]
+    symbols = ["circle-open" if (head, g.feature, g.method) in panel.lost else "circle" for g in panel.groups]
+    return {"symbol": symbols, "size": 11, "color": colors, "line": {"width": 2, "color": colors}}
+
+
+def _name_methods(fig: go.Figure, panel: int, groups: Sequence[Group]) -> None:
+    for method in dict.fromkeys(group.method for group in groups):
+        own = [group.at for group in groups if group.method == method]
+        fig.add_annotation(
+            text=plain(method),
+            name="method",
+            xref=axis("x", panel),
+            yref=f"{axis('y', panel)} domain",
+            x=(own[0] + own[-1]) / 2,
+            y=1,
+            yanchor="bottom",
+            yshift=2,
+            showarrow=False,
+            font={"size": 11, "color": MUTED},
+        )
+
+
+def _draw_legend(fig: go.Figure, height: int) -> None:
+    """What the marks mean, in the colour of no feature."""
+    entries: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("feature", "feature: beats all controls", "markers", {"marker": _still("circle", INK, 11)}),
+        ("feature", "feature: does not", "markers", {"marker": _still("circle-open", INK, 11)}),
+        *((m.control, m.title, "markers", {"marker": _still(m.symbol, m.color, 7)}) for m in CONTROLS),
+        ("spread", "spread over draws", "lines", {"line": _PALE}),
+        *(
+            (key, title, "lines", {"line": {"color": INK, "width": 1.2, "dash": d}})
+            for key, (title, d) in LINES.items()
+        ),
+    ]
+    for group, title, mode, style in entries:
+        fig.add_scatter(x=[None], y=[None], mode=mode, name=title, legendgroup=group, hoverinfo="skip", **style)
+    fig.update_layout(
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 1 + 40 / height,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+            "tracegroupgap": 0,
+            "font": {"size": 11},
+        }
+    )
+
+
+def _still(symbol: str, color: str, size: int) -> dict[str, Any]:
+    return {"symbol": symbol, "size": size, "color": color, "line": {"width": 1.5, "color": color}}
+
+
+def _view(effects: Effects, measure: str, drawn: Sequence[_Trace], layout: _Layout) -> dict[str, Any]:
+    """All that depends on the measure: what the traces show, and the axes."""
+    heights, errors = zip(*(_values(effects, measure, trace) for trace in drawn), strict=True)
+    axes: dict[str, Any] = {}
+    for panel in range(1, layout.panels + 1):
+        name = axis("yaxis", panel)
+        axes[f"{name}.range"] = _range(heights, errors)
+        if layout.starts_row(panel):
+            axes[f"{name}.title.text"] = MEASURES.get(measure, plain(measure))
+    return {"traces": {"y": list(heights), "error_y.array": list(errors)}, "layout": axes}
+
+
+def _values(effects: Effects, measure: str, trace: _Trace) -> tuple[list[float | None], list[float | None]]:
+    at = effects.measures.index(measure)
+    means = [None if r is None else known(float(effects.values[at, r, trace.head])) for r in trace.rows]
+    if trace.kind == "line":
+        return means, []
+    if trace.kind == "marks":
+        return means, [None if r is None else known(float(effects.errors[at, r, trace.head])) for r in trace.rows]
+    if measure != effects.compared:  # the spread of the others is not kept
+        return [None] * len(means), []
+    signs = (-1.0, 1.0, 0.0)  # from one deviation below to one above, then a gap
+    ends = [
+        None if row is None or mean is None else known(mean + signs[i % 3] * float(effects.spread[row, trace.head]))
+        for i, (row, mean) in enumerate(zip(trace.rows, means, strict=True))
+    ]
+    return ends, []
+
+
+def _range(heights: Iterable[Sequence[float | None]], errors: Iterable[Sequence[float | None]]) -> list[float]:
+    """From the lowest to the highest end of an error bar, with 0."""
+    ends = [0.0]
+    for own, error in zip(heights, errors, strict=True):
+        sizes = error or [0.0] * len(own)
+        ends += [h + side * (e or 0.0) for h, e in zip(own, sizes, strict=True) if h is not None for side in (-1, 1)]
+    margin = 0.05 * (max(ends) - min(ends)) or 0.5
+    return [min(ends) - margin, max(ends) + margin]
+
+
+def _show(fig: go.Figure, view: dict[str, Any]) -> None:
+    for trace, y, error in zip(fig.data, view["traces"]["y"], view["traces"]["error_y.array"], strict=False):
+        trace.y = y
+        if trace.mode == "markers":
+            trace.error_y.array = error
+    fig.update_layout({key.replace(".", "_"): value for key, value in view["layout"].items()})
+
+
+def _menu(views: Mapping[str, dict[str, Any]], active: int, measured: int) -> dict[str, Any]:
+    every = list(range(measured))
+    return {
+        "buttons": [
+            {"label": plain(name), "method": "update", "args": [view["traces"], view["layout"], every]}
+            for name, view in views.items()
+        ],
+        "active": active,
+        "x": 1,
+        "xanchor": "right",
+        "y": 1,
+        "yanchor": "bottom",
+        "pad": {"b": 80, "t": 0, "l": 0, "r": 0},
+        "font": {"size": 11, "color": MUTED},
+        "bgcolor": "white",
+        "bordercolor": GRID,
+    }
+
+
+def _subtitle(effects: Effects, target: str) -> str:
+    n = next(int(effects.n[i]) for i, entry in enumerate(effects.entries) if entry.target == target)
+    aim = "targets as given" if target == "given" else f"targets that differ in {shortened(target)} alone"
+    contrast = effects.provenance.get("contrast")
+    return facts(
+        effects.provenance,
+        shortened(contrast) if contrast else "",
+        count(len(effects.heads), "head") if "together" not in effects.heads[0] else effects.heads[0],
+        count(n, "example"),
+        aim,
+    )
+
+
+def _caption(effects: Effects, heads: Sequence[int]) -> str:
+    shown = effects.compared
+    drawn = (
+        f"Drawn: {len(heads)} of {len(effects.heads)} heads, those with the largest advantage over no edit in {shown}."
+        if len(heads) < len(effects.heads)
+        else ""
+    )
+    parts = [
+        f"Dots: the edit in a feature's subspace, in the feature's colour (black: several together); filled if {shown} "
+        "beats every control by more than two standard errors, hollow if not. Grey marks: the same edit in other "
+        f"subspaces of the same rank. Error bars: standard errors over examples; pale bars: spread over draws ({shown} "
+        "only).",
+        "A feature that is no better than permuted labels or key PCA proves little: the same pipeline on labels "
+        "without meaning, or simply the directions in which keys differ most, would do as well. Beating Gaussian draws "
+        "alone proves little too: most directions of the key space are hardly used. The whole key is what moving "
+        "everything does.",
+        " ".join(part for part in (drawn, few(effects.notes)) if part),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _text(panel: _Panel, row: int | None) -> str:
+    """Every number of an entry in a head."""
+    if row is None:
+        return ""
+    effects, head = panel.effects, panel.head
+    entry, draws = effects.entries[row], int(effects.draws[row])
+    of = f" of {plain(shortened(entry.feature))} ({plain(entry.method)})" if entry.feature else ""
+    lines = [
+        f"<b>{plain(effects.heads[head])}: {_title(entry.control)}{of}</b>",
+        f"rank {int(effects.ranks[row, head])}, n = {int(effects.n[row])}"
+        + (f", mean over {draws} draws" if draws > 1 else ""),
+    ]
+    for name, value, error in zip(effects.measures, effects.values, effects.errors, strict=True):
+        lines.append(f"{plain(name)} {number(float(value[row, head]), float(error[row, head]))}")
+    compared = plain(effects.compared)
+    if draws > 1:
+        spread, highest = float(effects.spread[row, head]), float(effects.highest[row, head])
+        lines.append(f"{compared} over draws: standard deviation {number(spread)}, highest {number(highest)}")
+    whose = "over no edit" if entry.control in ("feature", *LINES) else "of the feature over this"
+    gain = number(float(effects.advantage[row, head]), float(effects.advantage_error[row, head]))
+    return "<br>".join(lines if entry.control == "none" else [*lines, f"advantage {whose} in {compared}: {gain}"])
+
+
+def _title(control: str) -> str:
+    titles = {mark.control: mark.title for mark in CONTROLS} | {key: title for key, (title, _) in LINES.items()}
+    return titles.get(control, control)

@@ -1,1 +1,317 @@
-def validation_figure(*a): ...
+"""`validation_figure`: edits and attributions against true counterfactuals (core/validation.py), a row a factor.
+
+Left, how far the edited attention is from the truth; middle, the predicted part of the logit gap against the true
+one; right, whether the part follows its own factor and no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.errors import QKPrismError
+from qkprism.figures.effects import count, facts, few, known, name_panel
+from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, WIDTH, axis, finish, number, plain, shortened
+
+if TYPE_CHECKING:
+    from qkprism.core.validation import Check, Validation
+
+# a method has one colour in every figure, and not one of the first features
+METHOD_COLORS = MappingProxyType(
+    {
+        "contrast": "#332288",
+        "raw oblique": "#44AA99",
+        "raw": "#999933",
+        "raw sequential": "#882255",
+        "whole key": "#7F7F7F",
+    }
+)
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+_TITLES = ("Distance to the truth", "Predicted and true part", "Slopes on the true parts")
+_LEFT, _PANEL, _BETWEEN = 72, 240, 116  # pixels
+_BARRED = 12  # heads; with more, error bars would hide the dots
+
+
+@dataclass(frozen=True)
+class Series:
+    """One set of features and method, and all its heads for one factor."""
+
+    features: str
+    method: str
+    color: str
+    symbol: str
+    checks: tuple[Check, ...]
+
+
+def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figure:
+    """Total variation, parts and slopes: a row a factor, a colour a method, a dot a head, a large mark their mean."""
+    if not validation.checks:
+        raise QKPrismError("There is no check to draw. Was the choice of heads or pairs empty?")
+    factors = validation.factors
+    height = len(factors) * _PANEL + (len(factors) - 1) * _BETWEEN
+    fig = make_subplots(
+        rows=len(factors),
+        cols=3,
+        horizontal_spacing=76 / (width - _LEFT - 24),
+        vertical_spacing=_BETWEEN / height if len(factors) > 1 else 0,
+    )
+    for row, factor in enumerate(factors):
+        series, first = series_of(validation, factor), 3 * row + 1
+        _draw_distance(fig, first, series)
+        _draw_parts(fig, first + 1, series)
+        _draw_slopes(fig, first + 2, series)
+        for panel, title in enumerate(_TITLES, first):
+            name_panel(fig, panel, f"{shortened(factor, 22)}: {title[0].lower()}{title[1:]}")
+    _legend(fig, validation, height)
+    heads = len({check.head for check in validation.checks})
+    sizes = sorted({check.n for check in validation.checks})
+    pairs = count(sizes[0], "pair") if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} pairs"
+    return finish(
+        fig,
+        title="Edits and attributions against true counterfactuals",
+        subtitle=facts(validation.provenance, count(heads, "head"), f"{pairs} of texts"),
+        caption=_caption(validation),
+        width=width,
+        plot_height=height,
+        left=_LEFT,
+        above=60,
+        below=92,
+    )
+
+
+def series_of(validation: Validation, factor: str) -> list[Series]:
+    """What is compared for a factor, in the order of the table."""
+    methods, sets = _methods(validation), _sets(validation)
+    found: dict[tuple[str, str], list[Check]] = {}
+    for check in validation.checks:
+        if check.factor == factor:
+            found.setdefault((check.method, check.features), []).append(check)
+    return [
+        Series(name, method, _color(method, methods), SYMBOLS[sets.index(name) % len(SYMBOLS)], tuple(found[key]))
+        for key in sorted(found, key=lambda key: (methods.index(key[0]), sets.index(key[1])))
+        for method, name in [key]
+    ]
+
+
+def _methods(validation: Validation) -> list[str]:
+    return list(dict.fromkeys(check.method for check in validation.checks))
+
+
+def _sets(validation: Validation) -> list[str]:
+    return list(dict.fromkeys(check.features for check in validation.checks))
+
+
+def _color(method: str, methods: Sequence[str]) -> str:
+    return METHOD_COLORS.get(method, FEATURE_COLORS[methods.index(method) % len(FEATURE_COLORS)])
+
+
+def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
+    edits = [own for own in series if any(math.isfinite(check.tv) for check in own.checks)]
+    for at, own in enumerate(edits):
+        _draw_column(fig, panel, own, at, lambda check: (check.tv, check.tv_error))
+    _line(fig, panel, 0, "perfect")
+    _line(fig, panel, 1, "no edit")
+    methods = list(dict.fromkeys(own.method for own in edits))
+    places = {method: [at for at, own in enumerate(edits) if own.method == method] for method in methods}
+    fig.layout[f"xaxis{panel}"].update(
+        tickvals=[sum(own) / len(own) for own in places.values()],
+        ticktext=[plain(method) for method in methods],
+        tickangle=-30,
+        tickfont={"size": 11},
+        range=[-0.6, max(1, len(edits)) - 0.4],
+        showgrid=False,
+    )
+    ends = [check.tv for own in edits for check in own.checks if math.isfinite(check.tv)] + [0.0, 1.0]
+    margin = 0.06 * (max(ends) - min(ends))
+    fig.layout[f"yaxis{panel}"].update(
+        title_text="total variation / that of no edit", range=[min(ends) - margin, max(ends) + margin]
+    )
+    if not edits:
+        _notice(fig, panel, "no edit to compare")
+
+
+def _draw_parts(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
+    for own in series:
+        x, y = [check.true_part for check in own.checks], [check.part for check in own.checks]
+        errors = [check.part_error_error for check in own.checks]
+        _draw_dots(fig, panel, own, x, y, errors)
+        _draw_mean(fig, panel, own, _mean(x), _mean(y), "part")
+    values = [v for own in series for c in own.checks for v in (c.true_part, c.part) if math.isfinite(v)] + [0.0]
+    margin = 0.08 * (max(values) - min(values)) or 0.5
+    ends = [min(values) - margin, max(values) + margin]
+    place = {"xref": axis("x", panel), "yref": axis("y", panel)}
+    line = {"color": INK, "width": 1.2, "dash": "dash"}
+    corners = {"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]}
+    fig.add_shape(type="line", name="identity", line=line, **corners, **place)
+    fig.layout[f"xaxis{panel}"].update(title_text="true part (logits)", range=ends)
+    fig.layout[f"yaxis{panel}"].update(title_text="predicted part (logits)", range=ends)
+
+
+def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
+    shift = len(series) + 1
+    for at, own in enumerate(series):
+        _draw_column(fig, panel, own, at, lambda check: (check.slope_own, check.slope_own_error))
+        _draw_column(fig, panel, own, at + shift, lambda check: (check.slope_other, check.slope_other_error))
+    middle = (len(series) - 1) / 2
+    _line(fig, panel, 1, "truth", (-0.6, shift - 1.2))
+    _line(fig, panel, 0, "truth", (shift - 0.8, 2 * shift - 1.4))
+    fig.layout[f"xaxis{panel}"].update(
+        tickvals=[middle, middle + shift],
+        ticktext=["own factor", "other factors"],
+        range=[-0.8, 2 * shift - 1.2],
+        showgrid=False,
+    )
+    every = [v for own in series for c in own.checks for v in (c.slope_own, c.slope_other) if math.isfinite(v)]
+    ends = [min([0.0, *every]), max([1.0, *every])]
+    margin = 0.06 * (ends[1] - ends[0])
+    fig.layout[f"yaxis{panel}"].update(title_text="slope", range=[ends[0] - margin, ends[1] + margin])
+    if not every:
+        _notice(fig, panel, "not tested: no shared texts, or too few")
+
+
+def _draw_column(
+    fig: go.Figure, panel: int, own: Series, at: float, read: Callable[[Check], tuple[float, float]]
+) -> None:
+    """The heads of a series one beside the other, and their mean."""
+    values, errors = zip(*map(read, own.checks), strict=True)
+    n = len(values)
+    spread = [at + (0.5 * i / (n - 1) - 0.25 if n > 1 else 0.0) for i in range(n)]
+    _draw_dots(fig, panel, own, spread, values, errors)
+    _draw_mean(fig, panel, own, at, _mean(values), "value")
+
+
+def _draw_dots(
+    fig: go.Figure, panel: int, own: Series, x: Sequence[float], y: Sequence[float], errors: Sequence[float]
+) -> None:
+    fig.add_scatter(
+        x=[known(value) for value in x],
+        y=[known(value) for value in y],
+        error_y={
+            "type": "data",
+            "array": [known(value) for value in errors] if len(own.checks) <= _BARRED else None,
+            "color": own.color,
+            "thickness": 0.8,
+            "width": 0,
+        },
+        mode="markers",
+        name=plain(f"{own.method} {own.features}".strip()),
+        legendgroup=own.method,
+        marker={"symbol": own.symbol, "size": 6, "color": own.color, "opacity": 0.55},
+        hovertext=[_text(check) for check in own.checks],
+        hoverinfo="text",
+        showlegend=False,
+        xaxis=axis("x", panel),
+        yaxis=axis("y", panel),
+    )
+
+
+def _draw_mean(fig: go.Figure, panel: int, own: Series, x: float, y: float, name: str) -> None:
+    if len(own.checks) < 2 or not (math.isfinite(x) and math.isfinite(y)):
+        return
+    title = plain(f"{own.method} {own.features}".strip())
+    fig.add_scatter(
+        x=[known(x)],
+        y=[known(y)],
+        mode="markers",
+        name=f"mean of {title}",
+        legendgroup=own.method,
+        marker={"symbol": own.symbol, "size": 12, "color": own.color, "line": {"color": INK, "width": 1.2}},
+        hovertext=[f"<b>{title}</b><br>mean over heads: {name} {number(y)}"],
+        hoverinfo="text",
+        showlegend=False,
+        xaxis=axis("x", panel),
+        yaxis=axis("y", panel),
+    )
+
+
+def _line(fig: go.Figure, panel: int, y: float, name: str, across: tuple[float, float] | None = None) -> None:
+    """A reference line, over the whole panel or a part of it."""
+    x0, x1 = across or (0, 1)
+    fig.add_shape(
+        type="line",
+        name=name,
+        xref=axis("x", panel) if across else f"{axis('x', panel)} domain",
+        yref=axis("y", panel),
+        x0=x0,
+        x1=x1,
+        y0=y,
+        y1=y,
+        line={"color": INK, "width": 1.2, "dash": "dot" if name == "no edit" else "dash"},
+    )
+    if across is None:
+        side = 0 if name == "no edit" else 1  # where dots are seldom
+        fig.add_annotation(
+            text=name,
+            name="line",
+            xref=f"{axis('x', panel)} domain",
+            yref=axis("y", panel),
+            x=side,
+            y=y,
+            xanchor="left" if side == 0 else "right",
+            yanchor="bottom",
+            showarrow=False,
+            font={"size": 10, "color": MUTED},
+        )
+
+
+def _notice(fig: go.Figure, panel: int, text: str) -> None:
+    place = {"xref": f"{axis('x', panel)} domain", "yref": f"{axis('y', panel)} domain", "x": 0.5, "y": 0.5}
+    fig.add_annotation(text=text, name="notice", showarrow=False, font={"size": 12, "color": MUTED}, **place)
+
+
+def _legend(fig: go.Figure, validation: Validation, height: int) -> None:
+    methods, sets = _methods(validation), _sets(validation)
+    entries = [(plain(m), m, _color(m, methods), "circle", 9) for m in methods]
+    if len(sets) > 1:
+        entries += [(plain(shortened(s)) or "features", f"set {s}", INK, _symbol(s, sets), 9) for s in sets]
+    if len({check.head for check in validation.checks}) > 1:
+        entries.append(("mean over heads", "mean", MUTED, "circle", 12))
+    for title, group, color, symbol, size in entries:
+        marker = {"symbol": symbol, "size": size, "color": color}
+        fig.add_scatter(x=[None], y=[None], mode="markers", name=title, legendgroup=group, marker=marker)
+    place = {"orientation": "h", "x": 0, "y": 1 + 28 / height, "yanchor": "bottom", "traceorder": "normal"}
+    fig.update_layout(legend=place | {"tracegroupgap": 0, "font": {"size": 11}})
+
+
+def _symbol(name: str, sets: Sequence[str]) -> str:
+    return SYMBOLS[sets.index(name) % len(SYMBOLS)]
+
+
+def _caption(validation: Validation) -> str:
+    parts = [
+        "The truth is a text in which two keys have really exchanged one factor. Left: attention after the edit, in "
+        "the distance of no edit to the truth (1: no better than no edit; 0: perfect). The whole key moves the "
+        "other factors too, so a feature that was found well comes nearer to the truth than it does.",
+        "Middle: on the dashed line the part attributed to the feature is the true one; above it, the method counts "
+        "too much. Right: a part should follow its own factor (1) and no other (0); a slope on the others is what the "
+        "method mixes in. An attribution without an edit has no distance.",
+        "Small marks: one head each; standard errors over pairs are bars, or with many heads in the text at a mark. "
+        "Large marks: means over heads. " + few(validation.notes),
+    ]
+    return "\n".join(part.strip() for part in parts)
+
+
+def _text(check: Check) -> str:
+    of = f" ({plain(shortened(check.features))})" if check.features else ""
+    return "<br>".join(
+        [
+            f"<b>{plain(shortened(check.factor))} in {plain(check.head)}: {plain(check.method)}{of}</b>",
+            f"total variation relative to no edit {number(check.tv, check.tv_error)}",
+            f"part {number(check.part)}, true {number(check.true_part)}, "
+            f"difference {number(check.part_error, check.part_error_error)}",
+            f"slope on its own factor {number(check.slope_own, check.slope_own_error)}, "
+            f"on the others {number(check.slope_other, check.slope_other_error)}",
+            f"n = {check.n} pairs",
+        ]
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else math.nan

@@ -35,8 +35,6 @@ def given_aims(encoded: Sequence[EncodedExample], seed: int) -> dict[int, Aim]:
 
 def _given(example: EncodedExample, rng: np.random.Generator) -> Aim:
     keys = example.text.keys
-    if any(key.target for key in keys if key.positive):
-        raise QKPrismError(f"{example.source}: the target is the original key itself; mark a negative key as target.")
     negatives = [key for key in keys if not key.positive]
     if not negatives:
         raise QKPrismError(f"{example.source}: an intervention needs a negative key in the text as its target.")

@@ -16,7 +16,7 @@ from qkprism.core.feature_set import Features
 from qkprism.core.moments import Reading
 from qkprism.core.scores import HeadScores
 from qkprism.errors import QKPrismError
-from qkprism.heads import Head, HeadLike, check_heads
+from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.chat import Chat
 from qkprism.models.digest import model_digest
 from qkprism.models.encoding import EncodedExample, TokenChoice, check_reach, encode
@@ -27,6 +27,7 @@ Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
 
 
 def named_contrasts(contrasts: Contrasts) -> dict[str, Contrast]:
+    """Contrasts by name, in whatever form they were given."""
     if isinstance(contrasts, Contrast):
         return {contrasts.name: contrasts}
     given = list(contrasts.values()) if isinstance(contrasts, Mapping) else list(contrasts)
@@ -41,10 +42,11 @@ def named_contrasts(contrasts: Contrasts) -> dict[str, Contrast]:
 
 
 def heads_of(model: Model, heads: Heads) -> tuple[Head, ...]:
+    """The heads asked for (all of the model)."""
     if not isinstance(model, Model):
         raise QKPrismError(f"Give a model that qkprism.load returned, not {type(model).__name__}.")
     if heads is None:
-        return allheads_of(model.heads_per_layer)
+        return all_heads(model.heads_per_layer)
     return check_heads(heads.heads if isinstance(heads, HeadScores) else heads, model.heads_per_layer, model.name)
 
 
@@ -86,6 +88,7 @@ def encode_for(
     chat: bool | Chat | None,
     max_length: int | None,
 ) -> list[EncodedExample]:
+    """The tokens of examples, after it is clear that the heads see all their keys."""
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
     if model.hf.config.is_encoder_decoder:
@@ -111,6 +114,7 @@ def check_length(model: Model, tokens: int, source: str) -> None:
 def provenance_of(
     model: Model, contrasts: Mapping[str, Contrast], readings: Mapping[str, Reading], **options: Any
 ) -> dict[str, Any]:
+    """Of which model, contrasts and options features are."""
     return {
         "model": model.name,
         "revision": model.revision,
@@ -125,6 +129,7 @@ def provenance_of(
 
 
 def versions() -> dict[str, str]:
+    """Of the packages that results depend on."""
     return {package: version(package) for package in ("qkprism", "torch", "transformers")}
 
 

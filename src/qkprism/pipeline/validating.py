@@ -64,7 +64,7 @@ def validate(
             )
     if not any(name in own.contrasts for name in named for own in sets.values()):
         raise QKPrismError(
-            f"No factor is a contrast of the features: {', '.join(named)} / {', '.join(first.contrasts)}."
+            f"No factor ({', '.join(named)}) is a contrast of the features ({', '.join(first.contrasts)})."
         )
     texts = Texts.of(named)
     encoded = encode_like(model, texts.examples, first, chosen)

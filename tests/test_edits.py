@@ -1,0 +1,221 @@
+"""Laws of edits, and of the subspaces in which they are made."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planted import Lock, basis_change, orthonormal
+from qkprism import Edit, Head, QKPrismError, decompose_vector_sets
+from qkprism.core.conditions import METHODS, Condition, combined, layer_conditions, methods_of
+from qkprism.core.edits import ablate, replace, steer, swap
+from qkprism.core.metrics import key_covariance
+
+
+def projector(d, rank, g):
+    """An oblique projector of this rank."""
+    a = torch.randn(d, d, generator=g, dtype=torch.float64)
+    basis = orthonormal(d, rank, g)
+    return a @ basis @ basis.T @ torch.linalg.inv(a)
+
+
+def drawn(seed, d=8, rank=3, n=5):
+    g = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(3, n, d, generator=g, dtype=torch.float64)
+    return *vectors, projector(d, rank, g)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(0, 8))
+def test_swap__twice_is_the_identity(seed, rank):
+    a, b, _, p = drawn(seed, rank=rank)
+    again = swap(*swap(a, b, p), p)
+    assert torch.allclose(again[0], a, atol=1e-8)
+    assert torch.allclose(again[1], b, atol=1e-8)
+
+
+def test_swap__empty_basis_does_nothing_and_full_basis_swaps_the_whole_key():
+    a, b, _, _ = drawn(0)
+    nothing = swap(a, b, torch.zeros(8, 8).double())
+    assert torch.equal(nothing[0], a)
+    assert torch.equal(nothing[1], b)
+    whole = swap(a, b, torch.eye(8).double())
+    assert torch.allclose(whole[0], b)
+    assert torch.allclose(whole[1], a)
+
+
+def test_swap__exchanges_coordinates_and_leaves_the_rest():
+    a, b, _, p = drawn(1)
+    x, y = swap(a, b, p)
+    rest = torch.eye(8).double() - p
+    assert torch.allclose(x @ p.T, b @ p.T)
+    assert torch.allclose(x @ rest.T, a @ rest.T)
+    assert torch.allclose(y @ p.T, a @ p.T)
+
+
+def test_ablate__leaves_nothing_in_the_subspace_and_is_idempotent():
+    a, _, _, p = drawn(2)
+    assert (ablate(a, p) @ p.T).abs().max() < 1e-9
+    assert torch.allclose(ablate(ablate(a, p), p), ablate(a, p))
+
+
+def test_replace__takes_the_coordinates_and_is_half_a_swap():
+    a, b, c, p = drawn(3)
+    assert torch.allclose(replace(a, b, p), swap(a, b, p)[0])
+    assert torch.allclose(replace(replace(a, b, p), c, p), replace(a, c, p))
+    assert torch.allclose(replace(a, torch.zeros_like(a), p), ablate(a, p))
+
+
+def test_steer__adds_up_and_stays_in_the_subspace():
+    a, b, _, p = drawn(4)
+    assert torch.allclose(steer(steer(a, b, p, 1.5), b, p, 0.5), steer(a, b, p, 2.0))
+    outside = torch.eye(8).double() - p
+    assert torch.allclose(steer(a, b, p, 3.0) @ outside.T, a @ outside.T)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: Edit("swap", side="query"), "a query has no partner"),
+        (lambda: Edit("replace"), "give the vector"),
+        (lambda: Edit("steer", direction=-1), "count from 0"),
+        (lambda: Edit("replace", vector={Head(0, 0): torch.ones(4)}).vector_of(Head(0, 1)), "no vector for L0H1"),
+    ],
+)
+def test_edit__bad_choices_are_one_clear_line(made, says):
+    with pytest.raises(QKPrismError, match=says):
+        made()
+
+
+@pytest.fixture(scope="module")
+def features():
+    return decompose_vector_sets(Lock().contrasts(600), rank="heldout")
+
+
+@pytest.fixture(scope="module")
+def conditions(features):
+    return layer_conditions(features, 0, METHODS, draws=4)[Head(0, 0)]
+
+
+def test_conditions__all_controls_stand_beside_every_feature_in_its_rank(features, conditions):
+    ranks = dict(zip(conditions.names, conditions.ranks, strict=True))
+    assert [features[name, "L0H0"].rank for name in ("z1", "z2")] == [3, 5]
+    for method in METHODS:
+        for feature, rank in {"z1": 3, "z2": 5, "z1+z2": 8}.items():
+            for control, draws in {"feature": 1, "permuted": 3, "keys": 4, "gaussian": 4, "pca": 1}.items():
+                for draw in range(draws):
+                    assert ranks[Condition(control, feature, method, draw)] == rank
+    assert ranks[Condition("none")] == 0
+    assert ranks[Condition("full")] == 16
+    assert len(ranks) == 2 + 3 * 3 * (1 + 3 + 4 + 4 + 1)
+
+
+def test_conditions__projectors_are_projectors_orthogonal_in_their_metric(features, conditions):
+    metric = {"contrast": features["z1", "L0H0"].metric}
+    for i, name in enumerate(conditions.names):
+        space = conditions.subspace(i)
+        assert torch.allclose(space.dual @ space.basis, torch.eye(space.rank).double(), atol=1e-8)
+        alone = name.control in ("keys", "gaussian", "pca") or name.method == "raw"
+        if alone or "+" in name.feature:
+            turned = space.projector @ metric.get(name.method, torch.eye(16).double())
+            assert torch.allclose(turned, turned.T, atol=1e-8)
+
+
+def test_conditions__oblique_features_do_not_touch_each_other_and_join_without_counting_twice(conditions):
+    of = {name: conditions.subspace(i).projector for i, name in enumerate(conditions.names)}
+    for method in ("contrast", "raw oblique"):
+        z1, z2, both = (of[Condition("feature", name, method)] for name in ("z1", "z2", "z1+z2"))
+        assert (z1 @ z2).abs().max() < 1e-8
+        assert torch.allclose(z1 + z2, both, atol=1e-8)
+    z1, z2, both = (of[Condition("feature", name, "raw")] for name in ("z1", "z2", "z1+z2"))
+    assert (z1 @ z2).abs().max() > 0.01  # the paper's overlap
+    assert torch.allclose(both @ both, both, atol=1e-8)  # the joint span, not a sum of projections
+    assert not torch.allclose(z1 + z2, both, atol=1e-2)
+
+
+def test_conditions__meet_is_the_bilinear_form_of_each_projector(conditions):
+    g = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(7, 16, generator=g) for _ in range(2))
+    found = conditions.meet(q, k)
+    for i in range(len(conditions.names)):
+        expected = torch.einsum("nd,de,ne->n", q.double(), conditions.subspace(i).projector, k.double())
+        assert torch.allclose(found[:, i], expected, atol=1e-8)
+
+
+def test_conditions__one_direction_of_each_subspace(conditions):
+    q = torch.randn(4, 16).double()
+    for direction in (0, 4):
+        along_key, along_query = conditions.along_key(q, direction), conditions.along_query(q, direction)
+        for i, rank in enumerate(conditions.ranks):
+            space = conditions.subspace(i)
+            key = space.basis[:, direction] if rank > direction else torch.zeros(16).double()
+            query = space.dual[direction] if rank > direction else torch.zeros(16).double()
+            assert torch.allclose(along_key[:, i], q @ key)
+            assert torch.allclose(along_query[:, i], q @ query)
+
+
+def test_conditions__key_draws_follow_the_keys_and_pca_leads_them(features, conditions):
+    within = key_covariance([*features.layers[0].moments.values()])[0]
+    of = {name: conditions.subspace(i).projector for i, name in enumerate(conditions.names)}
+
+    def caught(control, draw=0):
+        p = of[Condition(control, "z1", "raw", draw)]
+        return float((p @ within).trace() / within.trace())
+
+    assert caught("pca") > max(caught("keys", i) for i in range(4)) > max(caught("gaussian", i) for i in range(4))
+
+
+def test_conditions__are_the_same_every_time_and_differ_by_seed_and_head(features):
+    first, again, other = (
+        layer_conditions(features, 0, ("contrast",), draws=2, seed=seed)[Head(0, 0)] for seed in (0, 0, 1)
+    )
+    assert torch.equal(first.basis, again.basis)
+    at = first.names.index(Condition("keys", "z1", "contrast"))
+    assert not torch.allclose(first.subspace(at).projector, other.subspace(at).projector)
+    same = first.names.index(Condition("permuted", "z1", "contrast"))
+    assert torch.equal(first.subspace(same).projector, other.subspace(same).projector)  # of the training pass
+
+
+def test_conditions__without_joint_projectors_each_feature_has_its_own_and_it_is_said():
+    features = decompose_vector_sets(Lock().contrasts(600), rank=10)
+    found = layer_conditions(features, 0, ("contrast",), draws=1)[Head(0, 0)]
+    assert "no joint projectors" in found.notes[0]
+    ranks = dict(zip(found.names, found.ranks, strict=True))
+    assert ranks[Condition("feature", "z1", "contrast")] == 10
+    assert ranks[Condition("feature", "z1+z2", "contrast")] == 16
+
+
+def test_conditions__rank_zero_moves_nothing(features):
+    found = layer_conditions(features.with_rank({"z1": 0}), 0, ("contrast", "raw"), draws=2)[Head(0, 0)]
+    moved = found.meet(torch.randn(3, 16), torch.randn(3, 16))
+    for i, name in enumerate(found.names):
+        if name.feature == "z1":
+            assert moved[:, i].abs().max() == 0
+
+
+def test_conditions__contrast_metric_moves_with_the_basis_and_raw_does_not():
+    a = basis_change(16)
+    before, after = (decompose_vector_sets(Lock(change=c).contrasts(1500), rank="heldout") for c in (None, a))
+    ours, theirs = (layer_conditions(f, 0, METHODS, draws=1)[Head(0, 0)] for f in (before, after))
+    for name in ("z1", "z2", "z1+z2"):
+        for method in METHODS:
+            at = ours.names.index(Condition("feature", name, method))
+            p, q = ours.subspace(at).projector, theirs.subspace(at).projector
+            moved = float((a @ q @ torch.linalg.inv(a) - p).norm() / p.norm())
+            assert moved < 1e-6 if method == "contrast" else moved > 0.1
+
+
+def test_combined__all_of_a_few_and_only_the_whole_of_many():
+    assert combined(["a", "b"]) == [("a",), ("b",), ("a", "b")]
+    assert len(combined(list("abcd"))) == 15
+    assert combined(list("abcde")) == [*[(x,) for x in "abcde"], tuple("abcde")]
+
+
+def test_methods_of__contrast_needs_features_in_that_metric(features):
+    assert methods_of(features) == ("contrast", "raw")
+    raw = features.with_metric("raw")
+    assert methods_of(raw) == ("raw",)
+    with pytest.raises(QKPrismError, match="with_metric"):
+        methods_of(raw, ["contrast"])
+    with pytest.raises(QKPrismError, match="not a method"):
+        methods_of(features, ["best"])

@@ -1,0 +1,422 @@
+"""Interventions on tiny models: what is predicted from one pass is what the really edited model does."""
+
+import numpy as np
+import pytest
+import torch
+
+import qkprism as qk
+from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
+from qkprism.capture import sites_of
+from qkprism.contrasts import Span, Text
+from qkprism.core.conditions import Condition
+from qkprism.core.edits import swap
+from qkprism.models.continuation import Continuation, cache_is_exact
+from qkprism.models.encoding import encode
+from qkprism.pipeline.aims import all_aims, given_aims
+from qkprism.pipeline.intervening import conditions_of
+from test_pipeline import WORDS
+from tiny import one_thread, tiny  # noqa: F401
+from tokenizers_for_tests import byte_level
+
+LETTERS = "ABCDEF"
+
+
+def example(rng, name="boxes", n_keys=4, target=True):
+    """`boxes`: the positive key is that of the asked thing; `first`: it is the first key."""
+    things = [str(word) for word in rng.permutation(WORDS)[:n_keys]]
+    asked = int(rng.integers(n_keys))
+    right = asked if name == "boxes" else 0
+    text, spans = "", []
+    for j, thing in enumerate(things):
+        text += f"the {thing} in "
+        spans.append(Span(len(text), len(text) + 1, {"boxes": thing, "first": min(j, 1)}))
+        text += LETTERS[j] + ", "
+    text += f"the {things[asked]} in box"
+    wrong = [j for j in range(n_keys) if j != right]
+    aim = int(rng.choice(wrong))
+    keys = [Span(s.start, s.end, s.labels, target=target and j == aim) for j, s in enumerate(spans)]
+    return Example(Text(text, None, (keys[right],), tuple(keys[j] for j in wrong)))
+
+
+def examples(n, seed=0, **options):
+    rng = np.random.default_rng(seed)
+    return tuple(example(rng, n_keys=int(rng.integers(3, 6)), **options) for _ in range(n))
+
+
+def contrasts(n=60):
+    return {name: Contrast(name, examples(n, seed, name=name)) for seed, name in enumerate(("boxes", "first"))}
+
+
+SETTINGS = {"gemma2": {"sliding_window": 200}, "gpt_oss": {"sliding_window": 200}}
+
+
+def load(name, **settings):
+    tokenizer = byte_level()
+    options = SETTINGS.get(name, {}) | {"max_position_embeddings": 256} | settings
+    if name == "gpt2":
+        options = {"n_positions": 256}
+    return qk.load((tiny(name, attention="eager", vocab_size=len(tokenizer), **options), tokenizer))
+
+
+HEADS = ["L0H1", "L1H0", "L1H3"]
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "gemma2", "gpt2", "gpt_oss"])
+def model(request):
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return load("llama")
+
+
+@pytest.fixture(scope="module")
+def features(model):
+    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+
+
+@pytest.fixture(scope="module")
+def own(llama):
+    return qk.decompose(llama, contrasts(), heads=HEADS, rank=2, progress=False)
+
+
+def edited_attention(model, encoded, head, change):
+    """The attention row of the query in the model with one head's copy of keys or queries changed."""
+
+    def visit(call):
+        if call.layer == head.layer:
+            change(call)
+
+    with torch.no_grad(), model.tap(visit):
+        output = model.hf(torch.tensor([encoded.text.ids]), output_attentions=True, use_cache=False)
+    return output.attentions[head.layer][0, head.index, encoded.text.query].double()
+
+
+def test_intervene__predicted_attention_is_that_of_the_really_edited_model(model, features):
+    test = examples(3, seed=7)
+    encoded = encode(model.tokenizer, test)
+    aims = given_aims(encoded, 0)
+    for i, item in enumerate(test):
+        effects = qk.intervene(model, [item], features, draws=1, progress=False)
+        conditions = conditions_of(features, sites_of(model, features.heads), ("contrast", "raw"), 1, 0)
+        o, t = (getattr(aims[i], side).position for side in ("original", "target"))
+        for head in features.heads:
+            for at, name in enumerate(conditions[head].names):
+                p = conditions[head].subspace(at).projector.float()
+
+                def change(call, head=head, p=p, o=o, t=t, row=encoded[i].text.query):
+                    key = call.key[:, call.kv_head(head.index)].clone()
+                    key[:, o], key[:, t] = swap(key[:, o], key[:, t], p)
+                    call.edit_head(head.index, key=key, rows=torch.tensor([row]))
+
+                if name.draw == 0 and name.control != "permuted":
+                    measured = edited_attention(model, encoded[i], head, change)
+                    where = {"head": head, "feature": name.feature, "method": name.method, "control": name.control}
+                    for side, place in (("original", o), ("target", t)):
+                        found = effects.value(f"attention_{side}", **where)[0]
+                        assert found == pytest.approx(float(measured[place]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Edit("ablate"),
+        Edit("ablate", side="query"),
+        Edit("steer", amount=3.0, direction=1),
+        Edit("steer", side="query", amount=3.0),
+        Edit("steer", amount=0.5, vector=torch.linspace(-1, 1, 8)),
+        Edit("replace", vector=torch.linspace(-1, 1, 8)),
+        Edit("replace", side="query", vector=torch.linspace(-1, 1, 8)),
+    ],
+    ids=str,
+)
+def test_intervene__further_edits_are_those_of_the_really_edited_model(llama, own, edit):
+    test = examples(2, seed=9)
+    encoded = encode(llama.tokenizer, test)
+    aims = given_aims(encoded, 0)
+    conditions = conditions_of(own, sites_of(llama, own.heads), ("contrast",), 1, 0)
+    for i, item in enumerate(test):
+        effects = qk.intervene(llama, [item], own, edit=edit, methods=["contrast"], draws=1, progress=False)
+        o, t = (getattr(aims[i], side).position for side in ("original", "target"))
+        for head in own.heads:
+            for at, name in enumerate(conditions[head].names):
+                space = conditions[head].subspace(at)
+                if name.draw or name.control == "permuted" or (edit.kind == "steer" and space.rank <= edit.direction):
+                    continue
+
+                def change(call, head=head, space=space, o=o, row=encoded[i].text.query):
+                    if edit.side == "query":
+                        query = call.query[:, head.index].double()
+                        query[:, row] = edit.changed(
+                            query[:, row], space.projector.mT, head, space.dual[edit.direction]
+                        )
+                        call.edit_head(head.index, query=query.float(), rows=torch.tensor([row]))
+                    else:
+                        key = call.key[:, call.kv_head(head.index)].double()
+                        key[:, o] = edit.changed(key[:, o], space.projector, head, space.basis[:, edit.direction])
+                        call.edit_head(head.index, key=key.float(), rows=torch.tensor([row]))
+
+                measured = edited_attention(llama, encoded[i], head, change) if space.rank else None
+                where = {"head": head, "feature": name.feature, "method": name.method, "control": name.control}
+                if measured is not None:
+                    for side, place in (("original", o), ("target", t)):
+                        found = effects.value(f"attention_{side}", **where)[0]
+                        assert found == pytest.approx(float(measured[place]), abs=1e-5)
+
+
+def test_intervene__batches_and_order_change_nothing(llama, own):
+    test = examples(30, seed=3)
+    whole = qk.intervene(llama, test, own, draws=2, progress=False)
+    for other in (
+        qk.intervene(llama, test, own, draws=2, batch_size=1, progress=False),
+        qk.intervene(llama, test, own, draws=2, batch_size=7, progress=False),
+    ):
+        assert torch.allclose(whole.values, other.values, atol=1e-6)
+        assert torch.allclose(whole.errors, other.errors, atol=1e-6)
+        assert torch.allclose(whole.advantage, other.advantage, atol=1e-6)
+
+
+def test_intervene__full_swap_exchanges_the_attention_and_none_leaves_it(llama, own):
+    found = qk.intervene(llama, examples(20, seed=4), own, draws=1, progress=False)
+    for head in own.heads:
+        before = [found.value(f"attention_{side}", head=head, control="none")[0] for side in ("original", "target")]
+        after = [found.value(f"attention_{side}", head=head, control="full")[0] for side in ("original", "target")]
+        assert after == pytest.approx(before[::-1], abs=1e-6)
+        assert found.value("logit_change", head=head, control="none") == (0.0, 0.0)
+        assert found.value("flip", head=head, control="none")[0] == 0
+
+
+def test_intervene__is_the_mean_over_single_examples_with_its_error(llama, own):
+    test = examples(12, seed=5)
+    whole = qk.intervene(llama, test, own, draws=2, progress=False)
+    single = [qk.intervene(llama, test[i : i + 1], own, draws=2, progress=False) for i in range(12)]
+    given = sum(entry.target == "given" for entry in whole.entries)
+    each = torch.stack([s.values[:, :given] for s in single])
+    assert torch.allclose(whole.values[:, :given], each.mean(0), atol=1e-6)
+    assert torch.allclose(whole.errors[:, :given], each.std(0) / 12**0.5, atol=1e-6)
+    advantage = torch.stack([s.advantage[:given] for s in single])
+    assert torch.allclose(whole.advantage_error[:given], advantage.std(0) / 12**0.5, atol=1e-6)
+
+
+def test_intervene__weights_count(llama, own):
+    a, b = examples(2, seed=6)
+    found = [qk.intervene(llama, [x, b], own, draws=1, progress=False) for x in (Example(a.text, weight=3.0), a)]
+    given = sum(entry.target == "given" for entry in found[0].entries)
+    single = [qk.intervene(llama, [x], own, draws=1, progress=False).values[:, :given] for x in (a, b)]
+    assert torch.allclose(found[0].values[:, :given], (3 * single[0] + single[1]) / 4, atol=1e-6)
+    assert not torch.allclose(found[0].values, found[1].values, atol=1e-6)
+
+
+def test_intervene__targets_that_differ_in_one_label_only_are_reported_where_there_are_some(llama, own):
+    keys = [(1, 2, {"boxes": "a", "first": 0}), (4, 5, {"boxes": "b", "first": 0}), (7, 8, {"boxes": "a", "first": 1})]
+    spans = [Span(a, b, labels) for a, b, labels in keys]
+    matched = Example(Text("xA yB zC box", None, (spans[0],), tuple(spans[1:])))
+    encoded = encode(llama.tokenizer, [matched, *examples(2, seed=1)])
+    aims = all_aims(encoded, own, None, 0)
+    assert set(aims) == {"given", "boxes", "first"}
+    assert aims["boxes"][0].target.labels == {"boxes": "b", "first": 0}
+    assert aims["first"][0].target.labels == {"boxes": "a", "first": 1}
+    found = qk.intervene(llama, [matched, *examples(2, seed=1)], own, draws=1, progress=False)
+    assert found.targets == ("given", "boxes", "first")
+    assert found.n[[e.target == "first" for e in found.entries].index(True)] == len(aims["first"])
+
+
+def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
+    found = qk.intervene(llama, examples(10, seed=2), own, draws=3, progress=False)
+    again = Effects.load(found.save(tmp_path / "effects"))
+    assert again.entries == found.entries
+    assert torch.equal(again.values, found.values)
+    assert again.verdict() == found.verdict()
+    assert again.to_frame().equals(found.to_frame())
+    frame = found.to_frame()
+    assert set(frame.control) == {"feature", "permuted", "keys", "gaussian", "pca", "full", "none"}
+    assert set(frame[frame.control == "keys"].draws) == {3}
+    for sentence in found.verdict():
+        assert "permuted labels" in sentence
+        assert "beat" in sentence
+    with pytest.raises(QKPrismError, match="There is no effect for L9H9"):
+        found.value("shift", head="L9H9", feature="boxes")
+    with pytest.raises(QKPrismError, match="was not measured"):
+        found.value("speed", head=HEADS[0])
+    with pytest.raises(QKPrismError, match="There is no effect of 'colour'"):
+        found.value("shift", head=HEADS[0], feature="colour")
+
+
+# The effect on the output
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt2", "gpt_oss", "mistral"])
+def test_continuation__gives_the_logits_of_the_whole_text_and_keeps_the_cache(name):
+    model = load(name, **({"sliding_window": 64} if name == "mistral" else {}))
+    encoded = encode(model.tokenizer, examples(6, seed=1))
+    assert cache_is_exact(model, encoded, "post")
+    begun = Continuation.start(model, encoded, rope="post", cached=True)
+    assert begun.tail == 1
+    whole = Continuation.start(model, encoded, rope="post", cached=False)
+    for _ in range(2):
+        assert torch.allclose(begun.logits(), whole.logits(), atol=1e-4)
+
+
+def test_continuation__queries_in_the_middle_of_texts_of_different_lengths():
+    model = load("llama")
+    texts = ["the hat in [-A], the jam in [+B]. the [?jam] is there", "a pen in [-A], the cup in [+B]. [?box] of"]
+    encoded = encode(model.tokenizer, [Example.parse(text) for text in texts])
+    begun, whole = (Continuation.start(model, encoded, rope="post", cached=cached) for cached in (True, False))
+    assert begun.tail > 1
+    assert torch.allclose(begun.logits(), whole.logits(), atol=1e-4)
+    rows = []
+
+    def visit(call):
+        rows.append(call.query[torch.arange(2), :, begun.rows])
+
+    def visit_whole(call):
+        rows.append(call.query[torch.arange(2), :, whole.rows])
+
+    begun.logits(visit, [0])
+    whole.logits(visit_whole, [0])
+    assert torch.allclose(rows[0], rows[1], atol=1e-5)
+
+
+CHOSEN = [
+    Condition("feature", "boxes+first", "contrast"),
+    Condition("gaussian", "first", "contrast"),
+    Condition("full"),
+]
+
+
+@pytest.mark.parametrize("edit", [Edit(), Edit("ablate"), Edit("ablate", side="query")], ids=str)
+def test_outcome__is_that_of_the_edited_model_run_by_hand(llama, own, edit):
+    test = examples(5, seed=11)
+    found = qk.intervene(llama, test, own, outcome="logits", edit=edit, methods=["contrast"], draws=1, progress=False)
+    assert found.heads == ("L0H1+L1H0+L1H3",)
+    encoded = encode(llama.tokenizer, test)
+    aims = given_aims(encoded, 0)
+    conditions = conditions_of(own, sites_of(llama, own.heads), ("contrast",), 1, 0)
+    for name in CHOSEN:
+        changes = []
+        for i, item in enumerate(encoded):
+            o, t = (getattr(aims[i], side).position for side in ("original", "target"))
+            row = torch.tensor([item.text.query])
+
+            def visit(call, o=o, t=t, row=row, name=name):
+                for head in own.heads:
+                    if head.layer != call.layer:
+                        continue
+                    p = conditions[head].subspace(conditions[head].names.index(name)).projector.float()
+                    if edit.side == "query":
+                        query = call.query[:, head.index] - call.query[:, head.index] @ p
+                        call.edit_head(head.index, query=query, rows=row)
+                        continue
+                    key = call.key[:, call.kv_head(head.index)].clone()
+                    if edit.kind == "swap":
+                        key[:, o], key[:, t] = swap(key[:, o], key[:, t], p)
+                    else:
+                        key[:, o] = key[:, o] - key[:, o] @ p.T
+                    call.edit_head(head.index, key=key, rows=row)
+
+            ids = torch.tensor([item.text.ids])
+            before, after = llama.run(ids, logits=True)[0, -1], llama.run(ids, visit=visit, logits=True)[0, -1]
+            answers = [item.text.ids[place] for place in (t, o)]
+            gap = [float(logits[answers[0]] - logits[answers[1]]) for logits in (before, after)]
+            changes.append(gap[1] - gap[0])
+        value, error = found.value(
+            "logit_change", head=found.heads[0], feature=name.feature, method=name.method, control=name.control
+        )
+        assert value == pytest.approx(np.mean(changes), abs=1e-4)
+        assert error == pytest.approx(np.std(changes, ddof=1) / 5**0.5, abs=1e-4)
+
+
+def test_outcome__cached_whole_and_batched_are_the_same(llama, own, monkeypatch):
+    test = examples(8, seed=12)
+    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    cached = qk.intervene(llama, test, own, **options)
+    small = qk.intervene(llama, test, own, batch_size=3, **options)
+    monkeypatch.setattr("qkprism.pipeline.outcomes.cache_is_exact", lambda *_: False)
+    whole = qk.intervene(llama, test, own, **options)
+    assert torch.allclose(cached.values, small.values, atol=1e-4)
+    assert torch.allclose(cached.values, whole.values, atol=1e-4)
+
+
+def test_outcome__heads_one_by_one_and_all_rows(llama, own):
+    test = examples(4, seed=13)
+    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    each = qk.intervene(llama, test, own, together=False, **options)
+    assert each.heads == ("L0H1", "L1H0", "L1H3")
+    alone = qk.intervene(llama, test, own, heads="L1H0", **options)
+    assert torch.allclose(each.values[:, :, 1], alone.values[:, :, 0], atol=1e-5)
+    every_row = qk.intervene(llama, test, own, heads="L0H1", rows="all", **options)
+    query_row = qk.intervene(llama, test, own, heads="L0H1", **options)
+    assert not torch.allclose(every_row.values, query_row.values, atol=1e-4)
+
+
+def answered(text, answers):
+    parsed = Text.parse(text)
+    label = [
+        Span(s.start, s.end, {"answer": a}) for s, a in zip((*parsed.positive, *parsed.negative), answers, strict=True)
+    ]
+    return Example(Text(parsed.text, None, (label[0],), (label[1],)))
+
+
+def test_outcome__answers_are_the_keys_or_their_label(llama, own):
+    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    text = "the jam in [+A], the hat in [-B], the jam in box"
+    plain, same = (qk.intervene(llama, [e], own, **options) for e in (Example.parse(text), answered(text, ["A", "B"])))
+    turned = qk.intervene(llama, [answered(text, ["B", "A"])], own, **options)
+    assert torch.allclose(plain.values, same.values)
+    assert torch.allclose(plain.values[0], -turned.values[0])
+    with pytest.raises(QKPrismError, match="is 2 tokens, not one"):
+        qk.intervene(llama, [answered(text, ["AB", "B"])], own, **options)
+    with pytest.raises(QKPrismError, match="the same answer"):
+        qk.intervene(llama, [answered(text, ["A", "A"])], own, **options)
+
+
+# Bad input
+
+
+def test_intervene__bad_input_is_one_clear_line(llama, own):
+    test = examples(2)
+    twin = Example.parse("jam in [+A]. jam", twin="pen in [+A]. pen")
+    for wrong, says in [
+        (lambda: qk.intervene(llama, test, own, heads="L0H0"), "no feature for head L0H0. There are: L0H1"),
+        (lambda: qk.intervene(llama, test, own, heads="L7H0"), "L7H0 is not in"),
+        (lambda: qk.intervene(load("llama", seed=5), test, own), "the weights of .* are others"),
+        (lambda: Text("xA yB", None, (Span(1, 2, target=True),), (Span(4, 5),)), "the target is a negative key"),
+        (lambda: qk.intervene(llama, [twin], own), "needs a negative key"),
+        (lambda: qk.intervene(llama, [], own), "no examples"),
+        (lambda: qk.intervene(llama, [Example.parse("[-A] [?x] [+B]")], own), "comes after the query"),
+        (lambda: qk.intervene(llama, test, own, draws=0), "no random control"),
+        (lambda: qk.intervene(llama, test, own, labels={"colour": "x"}), "labels names the contrast 'colour'"),
+        (lambda: qk.intervene(llama, test, own, methods=["best"]), "not a method of editing"),
+    ]:
+        with pytest.raises(QKPrismError, match=says):
+            wrong()
+
+
+def test_intervene__features_of_vectors_are_refused(llama):
+    from planted import two_factors
+
+    features = qk.decompose_vector_sets(two_factors(200)[0])
+    with pytest.raises(QKPrismError, match="plain vectors"):
+        qk.intervene(llama, examples(1), features)
+
+
+def test_intervene__a_key_outside_the_window_is_refused():
+    model = load("mistral", sliding_window=64)
+    own = qk.decompose(model, contrasts(20), heads=["L0H0"], rank=1, metric="raw", progress=False)
+    far = Example.parse("in [+A], " + "the hat and " * 12 + "in [-B], box")
+    with pytest.raises(QKPrismError, match="outside the sliding window"):
+        qk.intervene(model, [far], own, progress=False)
+
+
+def test_intervene__encoders_have_no_next_token():
+    model = load("bert")
+    marked = [Example.parse("hat in [+A], pen in [-B], [?box]"), Example.parse("cup in [-A], pen in [+B], [?box]")]
+    own = qk.decompose(model, Contrast("c", tuple(marked * 10)), heads=["L0H0"], rank=1, progress=False)
+    assert qk.intervene(model, marked, own, draws=1, progress=False).n[0] == 2
+    with pytest.raises(QKPrismError, match="needs a causal language model"):
+        qk.intervene(model, marked, own, outcome="logits", progress=False)
+
+
+def test_heads_order__is_kept_by_layer(own):
+    assert own.heads == tuple(map(Head.parse, HEADS))

@@ -1,0 +1,242 @@
+"""Validation against true counterfactuals: by hand on tiny models, and by planted truth."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import qkprism as qk
+from planted import Lock
+from qkprism import Example, QKPrismError, Validation, decompose_vector_sets
+from qkprism.contrasts import Span, Text
+from qkprism.core.splitting import split_of
+from qkprism.core.validation import Rows, ratio_of_means, slopes, total_variation
+from qkprism.models.encoding import encode
+from test_intervene import HEADS, LETTERS, contrasts, load
+from test_pipeline import WORDS
+from tiny import one_thread  # noqa: F401
+
+
+def written(things, letters, right, target):
+    """The text of some things in some boxes, which asks for the first thing; keys are named by their letters."""
+    text, spans = "", {}
+    for thing, letter in zip(things, letters, strict=True):
+        text += f"the {thing} in "
+        spans[letter] = Span(len(text), len(text) + 1, target=letter == target)
+        text += letter + ", "
+    rest = tuple(span for letter, span in spans.items() if letter != right)
+    return Example(Text(text + "the hat in box", None, (spans[right],), rest))
+
+
+def pair(rng, factor):
+    """Two things or two clauses exchanged between the original and the target."""
+    n = int(rng.integers(3, 6))
+    things = [str(word) for word in rng.permutation([w for w in WORDS if w != "hat"])[: n - 1]] + ["hat"]
+    order = rng.permutation(n)
+    things, letters = [things[i] for i in order], list(LETTERS[:n])
+    a = things.index("hat")
+    b = int(rng.choice([i for i in range(n) if i != a]))
+    right, target = letters[a], letters[b]
+    base = written(things, letters, right, target)
+    things[a], things[b] = things[b], things[a]
+    if factor == "first":  # the clauses: the letters go with the things
+        letters[a], letters[b] = letters[b], letters[a]
+    return base, written(things, letters, right, target)
+
+
+def pairs(n=12, seed=0):
+    """Both factors start from the same texts."""
+    return {name: [pair(np.random.default_rng((seed, i)), name) for i in range(n)] for name in ("boxes", "first")}
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma2", "gpt_oss"])
+def model(request):
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def features(model):
+    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+
+
+@torch.no_grad()
+def row_by_hand(model, example, head):
+    """Logits of original, target, other keys in order, and of the rest; the query and the keys of the first two."""
+    encoded = encode(model.tokenizer, [example])[0].text
+    original = next(key.position for key in encoded.keys if key.positive)
+    target = next(key.position for key in encoded.keys if key.target)
+    others = sorted(key.position for key in encoded.keys if key.position not in (original, target))
+    calls = []
+    model.run(torch.tensor([encoded.ids]), visit=calls.append, layers=[head.layer])
+    call, row = calls[0], torch.tensor([encoded.query])
+    attention = call.attention([head.index], row)[0, 0, 0].double()
+    key = call.key[0, call.kv_head(head.index)].double()
+    return {
+        "attention": [float(attention[at]) for at in (original, target, *others)],
+        "query": call.query[0, head.index, encoded.query].double(),
+        "pair": key[[original, target]],
+        "call": call,
+        "places": (original, target, others),
+        "row": row,
+    }
+
+
+@torch.no_grad()
+def edited_by_hand(read, head, p):
+    call, (original, target, others) = read["call"], read["places"]
+    key = call.key.clone()
+    kv = call.kv_head(head.index)
+    change = (p @ (read["pair"][1] - read["pair"][0])).float()
+    key[0, kv, original] += change
+    key[0, kv, target] -= change
+    call = type(call)(**{**vars(call), "key": key})
+    attention = call.attention([head.index], read["row"])[0, 0, 0].double()
+    return [float(attention[at]) for at in (original, target, *others)]
+
+
+def variation(a, b):
+    a, b = ([*row, 1 - sum(row)] for row in (a, b))
+    return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / 2
+
+
+def test_validate__is_what_one_computes_by_hand(model, features):
+    given = pairs(6)
+    frame = qk.validate(model, given, features, progress=False).to_frame()
+    for head in features.heads:
+        for factor in ("boxes", "first"):
+            p = features.joint(head)[factor]
+            errors, none, parts, true = [], [], [], []
+            for base, changed in given[factor]:
+                before, truth = (row_by_hand(model, example, head) for example in (base, changed))
+                errors.append(variation(edited_by_hand(before, head, p), truth["attention"]))
+                none.append(variation(before["attention"], truth["attention"]))
+                scaling = float(before["call"].scaling)
+                gaps = [float(r["query"] @ (r["pair"][0] - r["pair"][1])) * scaling for r in (before, truth)]
+                parts.append(float(before["query"] @ p @ (before["pair"][0] - before["pair"][1])) * scaling)
+                true.append((gaps[0] - gaps[1]) / 2)
+            row = frame[(frame["head"] == str(head)) & (frame.factor == factor) & (frame.method == "contrast")].iloc[0]
+            assert row.tv == pytest.approx(np.mean(errors) / np.mean(none), abs=1e-4)
+            assert row.part == pytest.approx(np.mean(parts), abs=1e-4)
+            assert row.true_part == pytest.approx(np.mean(true), abs=1e-4)
+            assert row.part_error == pytest.approx(np.mean(parts) - np.mean(true), abs=1e-4)
+            spread = np.std(np.array(parts) - np.array(true), ddof=1) / 6**0.5
+            assert row.part_error_error == pytest.approx(spread, abs=1e-4)
+
+
+def test_validate__has_every_method_and_compares_sets_of_features(model, features):
+    paper = qk.decompose(model, contrasts(), heads=HEADS, preset="paper", progress=False)
+    found = qk.validate(model, pairs(16), {"ours": features, "paper": paper}, progress=False)
+    frame = found.to_frame()
+    assert set(frame[frame.features == "ours"].method) == {
+        "whole key",
+        "contrast",
+        "raw oblique",
+        "raw",
+        "raw sequential",
+    }
+    assert "contrast" not in set(frame[frame.features == "paper"].method)
+    assert frame[frame.method == "raw sequential"].tv.isna().all()
+    assert not frame[frame.method == "contrast"].slope_other.isna().any()
+    assert set(found.summary().columns) >= {"tv", "absolute_part_error", "slope_own"}
+
+
+def test_validate__sequential_part_is_the_attribution_of_the_gap(model, features):
+    given = {"boxes": pairs(3)["boxes"]}
+    raw = features.with_metric("raw").with_rank(2)
+    frame = qk.validate(model, given, features, heads="L1H3", progress=False).to_frame()
+    row = frame[frame.method == "raw sequential"].iloc[0]
+    parts = []
+    for base, _ in given["boxes"]:
+        split = split_of([raw[name, "L1H3"] for name in raw.contrasts], "sequential")
+        read = row_by_hand(model, base, qk.Head(1, 3))
+        own = split.parts(read["query"][None], read["pair"][None], float(read["call"].scaling))
+        parts.append(float(own[split.names.index("boxes"), 0, 0] - own[split.names.index("boxes"), 0, 1]))
+    assert row.part == pytest.approx(np.mean(parts), abs=1e-4)
+
+
+def test_validate__saves_and_loads(model, features, tmp_path):
+    found = qk.validate(model, {"boxes": pairs(3)["boxes"]}, features, progress=False)
+    again = Validation.load(found.save(tmp_path / "validation"))
+    assert again.to_frame().equals(found.to_frame())
+    assert math.isnan(again.checks[0].slope_own)  # too few pairs for a slope
+    assert "3 pairs" in repr(again)
+
+
+def test_validate__bad_input_is_one_clear_line(model, features):
+    good = pairs(2)["boxes"]
+    lone = Example.parse("the hat in [+A], the pen in [-B], the hat in box")
+    fewer = written(["hat", "pen"], ["A", "B"], "A", "B")
+    longer = written(["hat", "pen", "cup"], ["A", "B", "C"], "A", "B")
+    for wrong, says in [
+        (lambda: qk.validate(model, good, features), "Say which factor was exchanged"),
+        (lambda: qk.validate(model, {"colour": good}, features), r"No factor \(colour\) is a contrast"),
+        (lambda: qk.validate(model, {"boxes": []}, features), "no pairs for the factor 'boxes'"),
+        (
+            lambda: qk.validate(model, {"boxes": [(lone, lone)]}, features),
+            "one negative key marked as",
+        ),
+        (lambda: qk.validate(model, {"boxes": [(longer, fewer)]}, features), "has 2 keys and the base 3"),
+        (lambda: qk.validate(model, {"boxes": good}, {}), "at least one set"),
+        (lambda: qk.validate(model, {"boxes": good}, features, heads="L0H0"), "no feature for head L0H0"),
+    ]:
+        with pytest.raises(QKPrismError, match=says):
+            wrong()
+
+
+# Planted truth
+
+
+def test_slopes__are_one_and_zero_for_the_oblique_parts_and_not_for_the_papers():
+    lock = Lock()
+    features = decompose_vector_sets(lock.contrasts(4000), rank="heldout", scaling=1.0)
+    query, key, exchanged, _ = lock.scenes(1000)
+
+    def gap(keys):
+        return torch.einsum("nd,nd->n", query, keys[:, 0] - keys[:, 1])
+
+    true = torch.stack([(gap(key) - gap(exchanged[name])) / 2 for name in ("z1", "z2")], 1)
+    found = {}
+    for metric in ("contrast", "raw"):
+        own = [features.with_metric(metric).with_rank({"z1": 3, "z2": 5})[name, "L0H0"] for name in ("z1", "z2")]
+        split = split_of(own, "oblique" if metric == "contrast" else "sequential")
+        parts = split.parts(query, key, 1.0)
+        for i, name in enumerate(split.names):
+            value, error = slopes(parts[i, :, 0] - parts[i, :, 1], true)
+            own_place = ("z1", "z2").index(name)
+            found[name, metric] = (float(value[own_place]), float(value[1 - own_place]), float(error.max()))
+    for name in ("z1", "z2"):
+        own, other, error = found[name, "contrast"]
+        assert own == pytest.approx(1, abs=0.02)
+        assert other == pytest.approx(0, abs=0.02)
+        assert error < 0.01
+    assert abs(found["z1", "raw"][1]) > 0.05 or abs(found["z2", "raw"][0] - 1) > 0.05
+
+
+def test_slopes__agree_with_numpy_and_need_enough_pairs():
+    g = torch.Generator().manual_seed(0)
+    x, noise = torch.randn(50, 2, generator=g).double(), torch.randn(50, generator=g).double()
+    y = 1.5 * x[:, 0] - 0.5 * x[:, 1] + 2 + 0.1 * noise
+    value, error = slopes(y, x)
+    design = np.column_stack([np.ones(50), x.numpy()])
+    expected, rss, *_ = np.linalg.lstsq(design, y.numpy(), rcond=None)
+    deviations = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * rss[0] / 47)
+    assert np.allclose(value, expected[1:])
+    assert np.allclose(error, deviations[1:])
+    assert slopes(y[:12], x[:12])[0].isnan().all()
+
+
+def test_total_variation__is_half_the_difference_and_ratio_has_its_error():
+    rows = Rows(torch.log(torch.tensor([[0.5, 0.3, 0.1]])).double(), torch.log(torch.tensor([0.1])).double())
+    moved = rows.with_pair(rows.marked[:, 1], rows.marked[:, 0])
+    assert float(total_variation(rows, moved)) == pytest.approx(0.2)
+    g = torch.Generator().manual_seed(1)
+    a, b = torch.rand(2000, generator=g).double(), 1 + torch.rand(2000, generator=g).double()
+    ratio, error = ratio_of_means(a, b)
+    assert ratio == pytest.approx(1 / 3, abs=0.01)
+    resampled = []
+    for _ in range(300):
+        pick = torch.randint(2000, (2000,), generator=g)
+        resampled.append(ratio_of_means(a[pick], b[pick])[0])
+    assert error == pytest.approx(np.std(resampled), rel=0.15)
+    assert math.isnan(ratio_of_means(a, torch.zeros_like(b))[0])
