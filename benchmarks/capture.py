@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import resource
 import statistics
 import subprocess
@@ -24,30 +23,14 @@ from typing import Any
 import torch
 
 import qkprism as qk
+from prompts import BATCH, contrast
 from qkprism.capture import Batches, Marked, sites_of, stream_moments
 from qkprism.core.decomposition import decompose_layer
 from qkprism.core.features import Choices
 from qkprism.heads import all_heads
 from qkprism.models.encoding import EncodedExample, bucket, collate, encode
 
-THINGS = "hat jam pen cup key map ring coin book lamp bell rope drum fork shoe vase".split()  # noqa: SIM905
-BATCH = 8
 PIECE = 128  # prompts that one way runs before the next has its turn
-
-
-def contrast(n: int, name: str = "boxes", seed: int = 0) -> qk.Contrast:
-    """Prompts of about 85 tokens with nine marked keys."""
-    rng = random.Random(seed)
-    examples = []
-    for _ in range(n):
-        things, boxes, asked = rng.sample(THINGS, 9), rng.sample("ABCDEFGHJKLMNOPQRSTUVWXYZ", 9), rng.randrange(9)
-        marks = [
-            f"the {t} is in Box [{'+' if i == asked else '-'}{b}]"
-            for i, (t, b) in enumerate(zip(things, boxes, strict=True))
-        ]
-        asking = f". So, as was said before and is still true now for everyone here, the {things[asked]} is in [?Box]"
-        examples.append(qk.Example.parse(", ".join(marks) + asking))
-    return qk.Contrast(name, tuple(examples))
 
 
 def batches_of(encoded: list[EncodedExample]) -> list[Any]:

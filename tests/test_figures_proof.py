@@ -1,4 +1,4 @@
-"""Figures of interventions, attributions and validations: the numbers of the result, texts escaped, gaps drawn as such."""
+"""Figures of effects, attributions and validations: the numbers of the result, texts escaped, gaps drawn as such."""
 
 import ast
 import importlib.util
@@ -26,7 +26,7 @@ from qkprism.figures.attribution import (
     term_color,
 )
 from qkprism.figures.effects import CONTROLS, LINES, MEASURES, effects_figure, is_combination, shown_heads
-from qkprism.figures.theme import FEATURE_COLORS, INK, feature_color, number
+from qkprism.figures.theme import FEATURE_COLORS, INK, axis, feature_color, number
 from qkprism.figures.validation import METHOD_COLORS, series_of, validation_figure
 from qkprism.pipeline.outcomes import MEASURES as OUTCOME_MEASURES
 from qkprism.pipeline.validating import SEQUENTIAL, WHOLE
@@ -144,8 +144,8 @@ def every_text(fig):
         for field in ("hovertext", "text"):
             texts.extend(getattr(trace, field, None) or [])
     for axes in (fig.select_xaxes(), fig.select_yaxes()):
-        for axis in axes:
-            texts.extend([axis.title.text or "", *(axis.ticktext or [])])
+        for own in axes:
+            texts.extend([own.title.text or "", *(own.ticktext or [])])
     for menu in fig.layout.updatemenus:
         texts.extend(button.label for button in menu.buttons)
     return texts
@@ -159,11 +159,7 @@ def assert_plain(fig):
 
 def finite_ranges(fig):
     axes = [*fig.select_xaxes(), *fig.select_yaxes()]
-    return all(map(math.isfinite, [end for axis in axes for end in axis.range or []]))
-
-
-def named(values):
-    return [NAN if value is None else value for value in values]
+    return all(math.isfinite(end) for own in axes for end in own.range or [])
 
 
 # --- effects ---------------------------------------------------------------------------------------------------------
@@ -199,7 +195,9 @@ def test_effects_figure__lines_are_no_edit_and_whole_key():
     fig = effects_figure(effects, "shift", GIVEN)
     for control, (title, _) in LINES.items():
         row = effects.entries.index(Entry(GIVEN, "", "", control))
-        for head, trace in enumerate(t for t in traces(fig, name=title) if len(t.x) > 1):
+        drawn = [trace for trace in traces(fig, name=title) if len(trace.x) > 1]
+        assert len(drawn) == 2
+        for head, trace in enumerate(drawn):
             assert set(trace.y) == {float(effects.values[2, row, head])}
             assert trace.error_y.array is None
 
@@ -288,6 +286,16 @@ def test_effects_figure__grows_for_many_combinations():
     assert len(fig.layout.xaxis.ticktext) == 45
 
 
+@pytest.mark.parametrize(("low", "high", "zero"), [(0.1, 0.9, True), (0.48, 0.53, False), (-3.0, -0.5, True)])
+def test_effects_figure__axis_has_all_marks_and_zero_if_it_is_near(low, high, zero):
+    effects = effects_of(heads=("L1H2",))
+    effects.values[:] = torch.linspace(low, high, len(effects.entries))[:, None]
+    effects.errors[:] = effects.spread[:] = 0.0
+    bottom, top = effects.plot().layout.yaxis.range
+    assert bottom < low < high < top
+    assert (bottom < 0 < top) == zero
+
+
 def test_effects_figure__nan_and_hostile_names_do_not_break_it():
     effects = effects_of(names=(EVIL, "b"), heads=("L1H2",))
     for name in ("values", "errors", "spread", "highest", "advantage", "advantage_error"):
@@ -364,10 +372,10 @@ def test_attribution_figure__equal_and_hostile_tokens_keep_their_places():
     attribution = attribution_of(6, tokens=tokens, marks={0: EVIL, 3: "negative"}, notes=(EVIL,), head=EVIL)
     fig = attribution.plot()
     assert_plain(fig)
-    axis = fig.layout.xaxis3
-    assert list(axis.tickvals) == list(range(6))
-    assert list(axis.ticktext)[:4] == ["<b>␣a</b>", "␣a", "&lt;b&gt;", "<b>&#36;x&#36;</b>"]
-    assert axis.ticktext[5] == "<b>↵</b>"
+    ticks = fig.layout.xaxis3
+    assert list(ticks.tickvals) == list(range(6))
+    assert list(ticks.ticktext)[:4] == ["<b>␣a</b>", "␣a", "&lt;b&gt;", "<b>&#36;x&#36;</b>"]
+    assert ticks.ticktext[5] == "<b>↵</b>"
 
 
 def test_attribution_figure__names_the_query_the_marks_and_the_shares():
@@ -542,11 +550,10 @@ def test_validation_figure__a_row_a_factor_with_the_numbers_of_the_checks():
     for row, factor in enumerate(validation.factors):
         for own in series_of(validation, factor):
             distance, parts, slopes = (
-                [t for t in traces(fig, name=own.method) if t.yaxis == f"y{3 * row + column or ''}".replace("y1", "y")]
-                if 3 * row + column == 1
-                else traces(fig, name=own.method, yaxis=f"y{3 * row + column}")
+                traces(fig, name=own.method, legendgroup=own.method, yaxis=axis("y", 3 * row + column))
                 for column in (1, 2, 3)
             )
+            distance = [trace for trace in distance if trace.hovertext]  # the legend is in the first panel too
             if own.method == SEQUENTIAL:
                 assert not distance
             else:

@@ -32,6 +32,17 @@ FileArgument = Annotated[Path, typer.Argument(help="A contrast: JSON lines with 
 FilesArgument = Annotated[list[Path], typer.Argument(help="One or more contrasts.", show_default=False)]
 
 
+RunArgument = Annotated[Path, typer.Argument(help="A run folder of features.", show_default=False)]
+HeadsOption = Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")]
+
+
+class Outcome(StrEnum):
+    """Where the effect of an intervention is measured."""
+
+    attention = "attention"
+    logits = "logits"
+
+
 class Frame(StrEnum):
     """The frame of queries and keys under rotary positions."""
 
@@ -72,7 +83,7 @@ def heads(
 def decompose(
     contrasts: FilesArgument,
     model: ModelOption = "smollm2",
-    chosen: Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")] = None,
+    chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
     rank: Annotated[str, typer.Option(help="A number, balanced, energy or heldout; for the paper's see --paper.")] = "",
     metric: Annotated[str | None, typer.Option(help="raw or contrast (default with two contrasts or more).")] = None,
@@ -121,11 +132,99 @@ def decompose(
 
 
 @app.command(epilog="Example:  qkprism show runs/boxes")
-def show(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: JsonOption = False) -> None:
+def show(run: RunArgument, as_json: JsonOption = False) -> None:
     """Show the features of a run folder again, without the model."""
     from qkprism.core.feature_set import Features
 
     _show(Features.load(run), as_json)
+
+
+@app.command(
+    epilog="Examples:  qkprism intervene runs/boxes test.jsonl   "
+    "qkprism intervene runs/boxes test.jsonl --outcome logits --heads L18H6 --save runs/boxes-effects"
+)
+def intervene(
+    run: RunArgument,
+    contrast: FileArgument,
+    model: ModelOption = "smollm2",
+    chosen: HeadsOption = None,
+    outcome: Annotated[
+        Outcome, typer.Option(help="Where to look: attention, or the model's logits.")
+    ] = Outcome.attention,
+    each: Annotated[bool, typer.Option("--each", help="With logits: edit the heads one by one, not together.")] = False,
+    draws: Annotated[int, typer.Option(help="Of every random control.", min=1)] = 10,
+    seed: Annotated[int, typer.Option(help="Of random targets and controls.")] = 0,
+    limit: LimitOption = None,
+    save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html.")] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Swap two keys in the subspaces of features and see what moves, beside all controls."""
+    import qkprism as qk
+    from qkprism.runs import check_place, write_text
+
+    if save is not None:
+        save = check_place(save.resolve(), "effects")
+    features, examples = qk.Features.load(run), _read(contrast, limit, model)
+    loaded = qk.load(model, dtype=dtype, device=device)
+    options: dict[str, Any] = {"outcome": outcome.value, "together": not each, "draws": draws, "seed": seed}
+    effects = qk.intervene(loaded, examples, features, heads=chosen.split(",") if chosen else None, **options)
+    if as_json:
+        _print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})
+    else:
+        _show_effects(effects)
+    if save is not None:
+        from qkprism.page.report import effects_report
+
+        report = write_text(effects.save(save) / "report.html", effects_report(effects))
+        if not as_json:
+            typer.echo(f"Run folder: {save}\nReport:     {report.resolve()}")
+
+
+def _show_effects(effects: Any) -> None:
+    frame = effects.to_frame()
+    shown = ["head", "feature", "method", "control", "rank", *effects.measures]
+    title = f"{effects.edit}, {int(effects.n[0])} examples"
+    _print_table(frame[frame.target == "given"], shown, title)
+    for sentence in effects.verdict():
+        typer.echo(sentence)
+    for note in effects.notes:
+        typer.echo(f"Note: {note}")
+
+
+@app.command(
+    epilog='Example:  qkprism attribute runs/boxes "The hat is in Box O, the jam is in Box Z. The jam is in Box" L18H6'
+)
+def attribute(
+    run: RunArgument,
+    text: Annotated[str, typer.Argument(help="A text; its query is the last token unless marked [?so].")],
+    head: Annotated[str | None, typer.Argument(help="A head such as L18H6; not needed if the run has one.")] = None,
+    model: ModelOption = "smollm2",
+    method: Annotated[str | None, typer.Option(help="oblique, sequential (the paper's), shapley or both.")] = None,
+    order: Annotated[str | None, typer.Option(help="For sequential: the features, first one first, by commas.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the figure as .html, .png or .svg.")] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Split the attention logits of a query token into features and a residual."""
+    import qkprism as qk
+    from qkprism.figures.theme import save_figure
+
+    features = qk.Features.load(run)
+    loaded = qk.load(model, dtype=dtype, device=device)
+    why = qk.attribute(loaded, text, features, head, method=method, order=order.split(",") if order else None)
+    if as_json:
+        _print_json({"variance_shares": why.variance_shares(), "tokens": why.to_frame().to_dict("records")})
+    else:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in why.variance_shares().items())
+        columns = ["position", "token", "mark", *why.terms, "logit", "attention"]
+        _print_table(
+            why.to_frame(), columns, f"{why.head}, query at token {why.query}, {why.method}; of the variance: {shares}"
+        )
+    if save is not None:
+        typer.echo(f"Figure: {save_figure(why.plot(), save).resolve()}", err=as_json)
 
 
 def _show(features: Any, as_json: bool) -> None:
@@ -156,6 +255,9 @@ def _read(path: Path, limit: int | None, model: str) -> Any:
     return contrast
 
 
+_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark")
+
+
 def _print_table(frame: Any, columns: list[str], title: str) -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -163,7 +265,7 @@ def _print_table(frame: Any, columns: list[str], title: str) -> None:
 
     table = Table(title=escape(title), title_justify="left", header_style="bold")
     for name in columns:
-        table.add_column(name.replace("_", " "), justify="left" if name in ("contrast", "head") else "right")
+        table.add_column(name.replace("_", " "), justify="left" if name in _TEXTS else "right")
     for row in frame[columns].to_dict("records"):
         table.add_row(*(escape(_cell(row[name])) for name in columns))
     width = None if sys.stdout.isatty() else 140  # a pipe has no width of its own

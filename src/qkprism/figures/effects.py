@@ -434,13 +434,16 @@ def _values(effects: Effects, measure: str, trace: _Trace) -> tuple[list[float |
 
 
 def _range(heights: Iterable[Sequence[float | None]], errors: Iterable[Sequence[float | None]]) -> list[float]:
-    """From the lowest to the highest end of an error bar, with 0."""
-    ends = [0.0]
+    """From the lowest to the highest end of an error bar, with 0 if it is near."""
+    ends = []
     for own, error in zip(heights, errors, strict=True):
         sizes = error or [0.0] * len(own)
         ends += [h + side * (e or 0.0) for h, e in zip(own, sizes, strict=True) if h is not None for side in (-1, 1)]
-    margin = 0.05 * (max(ends) - min(ends)) or 0.5
-    return [min(ends) - margin, max(ends) + margin]
+    low, high = min(ends, default=0.0), max(ends, default=1.0)
+    if abs(low) < 0.5 * (high - low) or abs(high) < 0.5 * (high - low):
+        low, high = min(low, 0.0), max(high, 0.0)
+    margin = 0.05 * (high - low) or 0.5
+    return [low - margin, high + margin]
 
 
 def _show(fig: go.Figure, view: dict[str, Any]) -> None:
@@ -477,7 +480,7 @@ def _subtitle(effects: Effects, target: str) -> str:
     return facts(
         effects.provenance,
         shortened(contrast) if contrast else "",
-        count(len(effects.heads), "head") if "together" not in effects.heads[0] else effects.heads[0],
+        count(len(effects.heads), "head") if len(effects.heads) > 1 else effects.heads[0],
         count(n, "example"),
         aim,
     )

@@ -189,6 +189,7 @@ def _draw_column(
 def _draw_dots(
     fig: go.Figure, panel: int, own: Series, x: Sequence[float], y: Sequence[float], errors: Sequence[float]
 ) -> None:
+    several = len(own.checks) > 1
     fig.add_scatter(
         x=[known(value) for value in x],
         y=[known(value) for value in y],
@@ -202,7 +203,12 @@ def _draw_dots(
         mode="markers",
         name=plain(f"{own.method} {own.features}".strip()),
         legendgroup=own.method,
-        marker={"symbol": own.symbol, "size": 6, "color": own.color, "opacity": 0.55},
+        marker={
+            "symbol": own.symbol,
+            "size": 6 if several else 9,
+            "color": own.color,
+            "opacity": 0.55 if several else 1,
+        },
         hovertext=[_text(check) for check in own.checks],
         hoverinfo="text",
         showlegend=False,

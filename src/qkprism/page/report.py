@@ -12,6 +12,7 @@ from qkprism.figures.theme import CONFIG
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from qkprism.core.effects import Effects
     from qkprism.core.feature_set import Features
     from qkprism.core.features import Feature
     from qkprism.core.scores import HeadScores
@@ -57,8 +58,30 @@ def features_report(features: Features, scores: HeadScores | None = None) -> str
     parts += ["<h2>Features</h2>", _table(best), *(f"<p class=note>{escape(note)}</p>" for note in _notes(features))]
     parts += [_figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
     parts += [_figure(feature.plot()) for feature in best[:SHOWN]]
+    return _page(names, parts)
+
+
+def effects_report(effects: Effects) -> str:
+    """The page of an intervention: what moved, beside all controls, as HTML that needs no network."""
+    model = escape(str(effects.provenance.get("model", "vectors")))
+    parts = [
+        f"<h1>Interventions on {', '.join(map(escape, effects.features))}</h1>",
+        f"<p>{escape(effects.edit)} in {len(effects.heads)} heads of {model}, {int(effects.n[0])} examples. A feature "
+        "is proved as far as editing it moves more than the controls of the same rank do: <b>permuted labels</b> (the "
+        "same pipeline on sides dealt at random), subspaces <b>drawn from the keys</b>, <b>Gaussian</b> ones (weak), "
+        "and the leading <b>principal directions</b> of the keys (strong).</p>",
+        *(_figure(effects.plot(target=target)) for target in effects.targets),
+        "<h2>In words</h2><ul>",
+        *(f"<li>{escape(sentence)}</li>" for sentence in effects.verdict()),
+        "</ul>",
+        *(f"<p class=note>{escape(note)}</p>" for note in effects.notes),
+    ]
+    return _page("interventions", parts)
+
+
+def _page(title: str, parts: list[str]) -> str:
     script = f"<script>{get_plotlyjs()}</script>"
-    head = f"<meta charset=utf-8><title>qkprism: {names}</title><style>{_STYLE}</style>{script}"
+    head = f"<meta charset=utf-8><title>qkprism: {title}</title><style>{_STYLE}</style>{script}"
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qkprism.contrasts import Example
+from qkprism.contrasts import Contrast, Example
 from qkprism.errors import QKPrismError
 from qkprism.models.encoding import EncodedExample, EncodedKey
 
 Pair = tuple[Example, Example]
-Pairs = Mapping[str, Sequence[Pair]]
+Pairs = Mapping[str, Sequence[Pair] | Contrast]
+
+
+def pairs_of(contrast: Contrast) -> list[Pair]:
+    """The pairs of a file: each example's text and its twin, in which the factor was exchanged."""
+    pairs = []
+    for number, example in enumerate(contrast):
+        if example.twin is None:
+            raise QKPrismError(
+                f"{example.source or f'example {number}'}: no twin; a pair is a text and the changed text."
+            )
+        pairs.append((Example(example.text, source=example.source), Example(example.twin, source=example.source)))
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,8 @@ class Texts:
     def of(cls, named: Pairs) -> Texts:
         places: dict[Example, int] = {}
         found: dict[str, list[tuple[int, int]]] = {}
-        for name, pairs in named.items():
+        for name, given in named.items():
+            pairs = pairs_of(given) if isinstance(given, Contrast) else given
             if not pairs:
                 raise QKPrismError(f"There are no pairs for the factor {name!r}.")
             found[name] = [tuple(places.setdefault(e, len(places)) for e in pair) for pair in pairs]  # type: ignore[misc]

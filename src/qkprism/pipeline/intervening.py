@@ -76,7 +76,7 @@ def intervene(
             together=together, rows=rows, features=features, batch_size=batch_size, provenance=provenance,
             progress=progress,
         )  # fmt: skip
-    probe = _Probe(sites, conditions, edit, aims)
+    probe = Probe(sites, conditions, edit, aims)
     with bar(len(encoded), "examples", progress) as tick:
         batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
         for batch in batches.run(encoded, probe.visit):
@@ -97,7 +97,7 @@ def conditions_of(
 
 
 @dataclass
-class _Probe:
+class Probe:
     """Measures every condition in every batch and adds the measures up, once the batch is complete."""
 
     sites: Mapping[int, Site]

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.capture import Batches, Site, sites_of
+from qkprism.contrasts import Contrast
 from qkprism.core.conditions import METHODS, Condition, Conditions, layer_conditions, methods_of
 from qkprism.core.edits import Edit
 from qkprism.core.feature_set import Features
@@ -33,7 +34,7 @@ WHOLE = "whole key"
 
 def validate(
     model: Model,
-    pairs: Pairs | Sequence[Pair],
+    pairs: Pairs | Sequence[Pair] | Contrast,
     features: Features | Mapping[str, Features],
     *,
     heads: Heads = None,
@@ -46,9 +47,9 @@ def validate(
     >>> validate(model, {"order": task.counterfactuals("order")}, features).summary()   # doctest: +SKIP
 
     `pairs` has for each factor (the name of a contrast) pairs of a text and the text in which that factor was
-    exchanged between two keys: the one positive key and the one marked `target`. In the changed text the positive key
-    is the one that corresponds to the first text's positive key, `target` likewise, other keys in the order of the
-    text. Several sets of features, by name, are compared on the same runs.
+    exchanged between two keys, the one positive key and the one marked `target`; a contrast of texts and such twins
+    will do. In the changed text the positive key is the one that corresponds to the first text's positive key,
+    `target` likewise, other keys in the order of the text. Several sets of features, by name, share the runs.
     """
     sets = {"": features} if isinstance(features, Features) else dict(features)
     if not sets:
