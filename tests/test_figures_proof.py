@@ -21,10 +21,10 @@ from qkprism.figures.attribution import (
     OTHER_TERMS,
     View,
     attribution_figure,
-    attributions_figure,
     shown_token,
     term_color,
 )
+from qkprism.figures.attributions import attributions_figure
 from qkprism.figures.effects import CONTROLS, LINES, MEASURES, effects_figure, is_combination, shown_heads
 from qkprism.figures.theme import FEATURE_COLORS, INK, axis, feature_color, number
 from qkprism.figures.validation import METHOD_COLORS, series_of, validation_figure

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 FLOORS = [
     ["errors"],
     ["heads", "runs"],
-    ["figures.theme", "figures"],
+    ["figures.theme", "figures.words", "figures"],
     ["markup", "contrasts"],
     [
         "core.moments",

@@ -235,7 +235,7 @@ class Attributions:
 
     def plot(self) -> go.Figure:
         """What each feature is worth in each head: stacked bars of the gap."""
-        from qkprism.figures.attribution import attributions_figure
+        from qkprism.figures.attributions import attributions_figure
 
         return attributions_figure(self)
 

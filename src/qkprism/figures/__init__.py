@@ -1,7 +1,21 @@
 """One function a figure: results in, plotly figure out. Figures read results and run no model."""
 
+from qkprism.figures.attribution import attribution_figure
+from qkprism.figures.attributions import attributions_figure
+from qkprism.figures.effects import effects_figure
 from qkprism.figures.heads import rank_figure, score_figure
 from qkprism.figures.spectrum import spectrum_figure
 from qkprism.figures.theme import feature_color, save_figure
+from qkprism.figures.validation import validation_figure
 
-__all__ = ["feature_color", "rank_figure", "save_figure", "score_figure", "spectrum_figure"]
+__all__ = [
+    "attribution_figure",
+    "attributions_figure",
+    "effects_figure",
+    "feature_color",
+    "rank_figure",
+    "save_figure",
+    "score_figure",
+    "spectrum_figure",
+    "validation_figure",
+]

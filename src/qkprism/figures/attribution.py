@@ -1,7 +1,6 @@
-"""`attribution_figure` and `attributions_figure`: what each feature adds to the logits of a head (paper, section 5.3).
+"""`attribution_figure`: what each feature adds to the logits of one query (paper, section 5.3).
 
-One query: stacked bars a token, which end at the logit, above the attention that it gives. Many examples: what each
-term adds to the gap between positive and negative keys, head by head.
+Stacked bars a token, which end at the logit, above the attention that it gives.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.effects import count, facts, few, known, name_panel
 from qkprism.figures.theme import EDGE, GRID, INK, MUTED, WIDTH, feature_color, finish, number, plain, shortened
+from qkprism.figures.words import count, few, known
 
 if TYPE_CHECKING:
-    from qkprism.core.attribution import Attribution, Attributions
+    from qkprism.core.attribution import Attribution
 
 # terms that are no feature, in tones that no feature has
 OTHER_TERMS = MappingProxyType({"residual": "#C4C4C4", "soft cap": "#A8957F", "position bias": "#7E93A0"})
@@ -34,15 +33,7 @@ _WIDEST, _BROADEST = 8000, 44  # pixels of the figure, and of a token
 _BARS, _ROW, _STRIP, _BETWEEN = 340, 16, 84, 10  # pixels of the panels
 _FLAT = 1.8  # a token that makes the axis longer by this factor is cut
 _FAINT = (-8, -3)  # decades of attention at which its axis may begin
-_CONDITION = 10.0  # from here on parts are large and cancel
-_WORDS = MappingProxyType(
-    {
-        "gap": "gap",
-        "gap_share": "share of the gap",
-        "variance": "share of variance, all tokens",
-        "variance_marked": "share of variance, marked keys",
-    }
-)
+CONDITION = 10.0  # from here on parts are large and cancel
 
 
 @dataclass(frozen=True)
@@ -402,7 +393,7 @@ def _overlap(method: str, angles: Mapping[str, Sequence[float]], condition: floa
     if not named:
         return ""
     size = number(condition) if math.isfinite(condition) else "infinite"
-    apart = "they can be told apart" if condition < _CONDITION else "they overlap: parts can be large and cancel"
+    apart = "they can be told apart" if condition < CONDITION else "they overlap: parts can be large and cancel"
     return f"Smallest angle between {side} subspaces: {', '.join(named)}; condition number {size} ({apart})."
 
 
@@ -420,132 +411,6 @@ def _token_text(attribution: Attribution, i: int) -> str:
     return "<br>".join(
         [f"<b>token {at} “{token}”</b>{role}", f"logit {number(logit)}, attention {_percent(attention)}", *terms]
     )
-
-
-def attributions_figure(attributions: Attributions, *, width: int = WIDTH) -> go.Figure:
-    """The gap between positive and negative keys as a stack of terms, and each term with its error; a row a head."""
-    heads, n_terms = attributions.heads, len(attributions.terms)
-    if not heads:
-        raise QKPrismError("There is no head to draw. Was the choice of heads empty?")
-    height = max(130, len(heads) * max(24, 8 + 7 * n_terms))
-    fig = make_subplots(rows=1, cols=2, horizontal_spacing=32 / (width - _LEFT - _RIGHT))
-    _draw_stack(fig, attributions)
-    _draw_terms(fig, attributions)
-    for panel, name in enumerate(("Stacked: they sum to the gap", "Each term with its standard error"), 1):
-        name_panel(fig, panel, name)
-    rows = {"range": [len(heads) - 0.4, -0.6], "tickvals": list(range(len(heads))), "matches": "y"}
-    fig.update_yaxes(**rows, ticktext=[plain(head) for head in heads])
-    fig.layout.yaxis2.update(showticklabels=False)
-    fig.update_xaxes(title_text="mean logit gap, positive less negative keys", zeroline=True, zerolinecolor=MUTED)
-    place = {"orientation": "h", "x": 0, "y": 1 + 24 / height, "yanchor": "bottom", "traceorder": "normal"}
-    fig.update_layout(barmode="relative", bargap=0.3, legend=place)
-    methods = ", ".join(dict.fromkeys(attributions.method.values()))
-    return finish(
-        fig,
-        title="What each feature adds to the gap between positive and negative keys",
-        subtitle=facts(
-            attributions.provenance,
-            f"{methods} split" if methods else "",
-            count(len(heads), "head"),
-            count(attributions.n, "example"),
-        ),
-        caption=_gap_caption(attributions),
-        width=width,
-        plot_height=height,
-        left=_LEFT,
-        right=_RIGHT,
-        above=58,
-    )
-
-
-def _draw_stack(fig: go.Figure, attributions: Attributions) -> None:
-    gaps, rows = attributions.values["gap"], list(range(len(attributions.heads)))
-    for j, term in enumerate(attributions.terms):
-        fig.add_bar(
-            x=[known(value) for value in gaps[:, j].tolist()],
-            y=rows,
-            orientation="h",
-            name=plain(shortened(term)),
-            legendgroup=f"term {j}",
-            marker={
-                "color": term_color(term, attributions.features, attributions.provenance),
-                "line": {"width": 0},
-            },
-            hovertext=[_gap_text(attributions, i, j) for i in rows],
-            hoverinfo="text",
-            xaxis="x",
-            yaxis="y",
-        )
-    whole = gaps.sum(1).tolist()
-    fig.add_scatter(
-        x=[known(value) for value in whole],
-        y=rows,
-        mode="markers",
-        name="whole gap",
-        marker={"symbol": "diamond", "size": 8, "color": INK, "line": {"color": "white", "width": 1}},
-        hovertext=[
-            f"<b>{plain(head)}</b><br>whole gap {number(value)}"
-            for head, value in zip(attributions.heads, whole, strict=True)
-        ],
-        hoverinfo="text",
-        xaxis="x",
-        yaxis="y",
-    )
-
-
-def _draw_terms(fig: go.Figure, attributions: Attributions) -> None:
-    gaps, errors = attributions.values["gap"], attributions.errors["gap"]
-    n_heads, n_terms = gaps.shape
-    for j, term in enumerate(attributions.terms):
-        color = term_color(term, attributions.features, attributions.provenance)
-        offset = 0.7 * ((j + 0.5) / n_terms - 0.5)
-        fig.add_scatter(
-            x=[known(value) for value in gaps[:, j].tolist()],
-            y=[i + offset for i in range(n_heads)],
-            error_x={
-                "type": "data",
-                "array": [known(value) for value in errors[:, j].tolist()],
-                "color": color,
-                "thickness": 1.5,
-                "width": 2,
-            },
-            mode="markers",
-            name=plain(shortened(term)),
-            legendgroup=f"term {j}",
-            showlegend=False,
-            marker={"size": 6, "color": color, "line": {"color": INK, "width": 0.5}},
-            hovertext=[_gap_text(attributions, i, j) for i in range(n_heads)],
-            hoverinfo="text",
-            xaxis="x2",
-            yaxis="y2",
-        )
-
-
-def _gap_text(attributions: Attributions, i: int, j: int) -> str:
-    head = attributions.heads[i]
-    lines = [f"<b>{plain(shortened(attributions.terms[j]))} in {plain(head)}</b>"]
-    for name, values in attributions.values.items():
-        value, error = float(values[i, j]), float(attributions.errors[name][i, j])
-        lines.append(f"{_WORDS.get(name, plain(name))} {number(value, error)}")
-    return "<br>".join(lines)
-
-
-def _gap_caption(attributions: Attributions) -> str:
-    large = [head for head in attributions.heads if attributions.condition.get(head, 1.0) >= _CONDITION]
-    overlap = (
-        f"In {', '.join(large[:8])}{' and others' if len(large) > 8 else ''} the features overlap (condition number "
-        f"{_CONDITION:g} or more): their parts can be large and cancel."
-        if large
-        else ""
-    )
-    parts = [
-        "How much higher a head’s logits are at positive than at negative keys, and which terms make the difference; "
-        "grey is what no feature explains. The share of the gap (point at a mark) means little where the whole gap is "
-        "near 0.",
-        overlap,
-        few(attributions.notes),
-    ]
-    return "\n".join(part for part in parts if part)
 
 
 def _percent(share: float) -> str:

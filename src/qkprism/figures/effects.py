@@ -18,12 +18,12 @@ from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, finish, number, plain, shortened
+from qkprism.figures.words import count, facts, few, known, name_panel
 
 if TYPE_CHECKING:
     from qkprism.core.effects import Effects
 
 SHOWN = 12  # heads
-_NOTES = 3
 _LEFT, _RIGHT, _PANEL = 72, 24, 210  # pixels
 _COLUMNS, _GAP = 4, 24  # panels beside each other, and pixels between them
 _GROUP = 66  # pixels of a group, where there is room
@@ -196,47 +196,6 @@ def is_combination(name: str, names: Iterable[str]) -> bool:
     others = [other for other in names if other != name]
     rests = [name.removeprefix(f"{other}+") for other in others if name.startswith(f"{other}+")]
     return any(rest in others or is_combination(rest, others) for rest in rests)
-
-
-def known(value: float) -> float | None:
-    """A number for plotly, which knows no NaN."""
-    return float(value) if math.isfinite(value) else None
-
-
-def few(notes: Sequence[str]) -> str:
-    """The first notes, and how many more there are."""
-    more = [f"And {len(notes) - _NOTES} more such notes."] if len(notes) > _NOTES else []
-    return " ".join([*notes[:_NOTES], *more])
-
-
-def facts(provenance: Mapping[str, Any], *more: str) -> str:
-    """The model, where it is known, and other facts for a subtitle."""
-    model = provenance.get("model")
-    return " · ".join([*([shortened(model)] if model else []), *(fact for fact in more if fact)])
-
-
-def count(n: int, noun: str) -> str:
-    """
-    >>> count(1, "head"), count(2, "head")
-    ('1 head', '2 heads')
-    """
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def name_panel(fig: go.Figure, panel: int, text: str, *, shift: int = 4) -> None:
-    """A bold name (a plain text) above a panel."""
-    fig.add_annotation(
-        text=f"<b>{plain(text)}</b>",
-        name="panel",
-        xref=f"{axis('x', panel)} domain",
-        yref=f"{axis('y', panel)} domain",
-        x=0,
-        y=1,
-        xanchor="left",
-        yanchor="bottom",
-        yshift=shift,
-        showarrow=False,
-    )
 
 
 def _refuse_unknown(effects: Effects, measure: str, target: str) -> None:

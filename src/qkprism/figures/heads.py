@@ -31,6 +31,7 @@ from qkprism.figures.theme import (
     plain,
     shortened,
 )
+from qkprism.figures.words import count
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.
     return finish(
         fig,
         title=f"{shown.title} ({shown.unit})",
-        subtitle=" · ".join([*facts, _count(len(scores), "head"), _count(scores.n, "example")]),
+        subtitle=" · ".join([*facts, count(len(scores), "head"), count(scores.n, "example")]),
         caption=_score_caption(scores, measure, best, grey=len(finite) < len(grid.layers) * len(grid.indices)),
         width=width,
         plot_height=grid.height,
@@ -316,8 +317,8 @@ def _of_contrast(features: Features, name: str) -> dict[Head, Feature]:
 def _facts(features: Features) -> str:
     model = features.provenance.get("model")
     counts = sorted({feature.n for feature in features.values()})
-    n = _count(counts[0], "example") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} examples"
-    facts = [_count(len(features.heads), "head"), n, f"{features.choices.metric} metric"]
+    n = count(counts[0], "example") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} examples"
+    facts = [count(len(features.heads), "head"), n, f"{features.choices.metric} metric"]
     return " · ".join([shortened(model), *facts] if model else facts)
 
 
@@ -372,10 +373,6 @@ def _signed(value: float) -> str:
 
 def _whole(value: float) -> str:
     return f"{value:.0f}"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _refuse_none(heads: Sequence[Head]) -> None:

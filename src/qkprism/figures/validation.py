@@ -16,8 +16,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.effects import count, facts, few, known, name_panel
 from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, WIDTH, axis, finish, number, plain, shortened
+from qkprism.figures.words import count, facts, few, known, name_panel
 
 if TYPE_CHECKING:
     from qkprism.core.validation import Check, Validation

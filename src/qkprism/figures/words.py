@@ -1,0 +1,54 @@
+"""Words and numbers that figures share: counts, facts for subtitles, notes for captions, names above panels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from qkprism.figures.theme import axis, plain, shortened
+
+_NOTES = 3
+
+
+def known(value: float) -> float | None:
+    """A number for plotly, which knows no NaN."""
+    return float(value) if math.isfinite(value) else None
+
+
+def few(notes: Sequence[str]) -> str:
+    """The first notes, and how many more there are."""
+    more = [f"And {len(notes) - _NOTES} more such notes."] if len(notes) > _NOTES else []
+    return " ".join([*notes[:_NOTES], *more])
+
+
+def facts(provenance: Mapping[str, Any], *more: str) -> str:
+    """The model, where it is known, and other facts for a subtitle."""
+    model = provenance.get("model")
+    return " · ".join([*([shortened(model)] if model else []), *(fact for fact in more if fact)])
+
+
+def count(n: int, noun: str) -> str:
+    """
+    >>> count(1, "head"), count(2, "head")
+    ('1 head', '2 heads')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def name_panel(fig: go.Figure, panel: int, text: str, *, shift: int = 4) -> None:
+    """A bold name (a plain text) above a panel."""
+    fig.add_annotation(
+        text=f"<b>{plain(text)}</b>",
+        name="panel",
+        xref=f"{axis('x', panel)} domain",
+        yref=f"{axis('y', panel)} domain",
+        x=0,
+        y=1,
+        xanchor="left",
+        yanchor="bottom",
+        yshift=shift,
+        showarrow=False,
+    )
