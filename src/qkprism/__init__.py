@@ -7,6 +7,7 @@ heads    = qk.find_heads(model, contrast)
 features = qk.decompose(model, contrast, heads=heads.top(8))
 """
 
+from qkprism import tasks
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.feature_set import Features
 from qkprism.core.features import Feature
@@ -35,4 +36,5 @@ __all__ = [
     "decompose_vectors",
     "find_heads",
     "load",
+    "tasks",
 ]
