@@ -1,6 +1,6 @@
 """Binding: several entities, each with its label, and a question for the label of one (paper, section 5.2).
 
-    The hat is in Box O, the jam is in Box Z. The jam is in Box
+    The hat is in box O, the jam is in box Z. The jam is in box
 
 The query is the last token and the keys are the tokens of the labels. What may lead from one to the other: the order
 of the clause, the entity in it (lexical), the label itself (reflexive). The contrasts, each about one of them:
@@ -25,7 +25,7 @@ from qkprism.contrasts import Contrast, Example
 from qkprism.errors import QKPrismError
 from qkprism.tasks.draws import CONTRASTS, Twins, World, any_entity, with_target
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
-from qkprism.tasks.scenes import FACTORS, Factor, Scene, answer_start, exchange, text_of
+from qkprism.tasks.scenes import FACTORS, Factor, Scene, exchange, text_of
 from qkprism.tasks.schemas import PHRASINGS, SCHEMAS, Phrasing, Schema
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class BindingTask:
     @property
     def chat(self) -> Chat | None:
         """The options of the chat template, if the phrasing wants one."""
-        return {"answer_prefix": answer_start(self.schema)} if self.phrasing.chat else None
+        return {"answer_prefix": self.schema.answer} if self.phrasing.chat else None
 
     def counterfactuals(self, factor: Factor) -> list[tuple[Example, Example]]:
         """Each test example, and the same in which its positive key and its target really exchanged one factor.

@@ -6,7 +6,7 @@ itself. An exchange gives the positive key and the target key each other's value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -67,7 +67,7 @@ def text_of(scene: Scene, schema: Schema, phrasing: Phrasing, *, name_labels: bo
             named["label"] = label
         keys.append(Span(len(text), len(text) + len(label), named, target=order == scene.target))
         text += f"{label}{tail}"
-    text += " ".join([".", *_asking(scene.asked, schema, phrasing)])
+    text += f". {_asking(scene.asked, schema, phrasing)}"
     return Text(text, None, (keys[scene.positive],), tuple(keys[: scene.positive] + keys[scene.positive + 1 :]))
 
 
@@ -76,15 +76,6 @@ def _sentence(text: str, words: str) -> str:
     return words if text and not text.endswith(". ") else words[0].upper() + words[1:]
 
 
-def _asking(asked: str, schema: Schema, phrasing: Phrasing) -> Iterator[str]:
-    if not phrasing.question:
-        yield schema.cloze.format(entity=asked)
-        return
-    yield schema.question.format(entity=asked)
-    if not phrasing.chat:
-        yield answer_start(schema)
-
-
-def answer_start(schema: Schema) -> str:
-    """How the answer to a question begins, up to the label."""
-    return f"Answer: {schema.answer}".rstrip()
+def _asking(asked: str, schema: Schema, phrasing: Phrasing) -> str:
+    cloze, question = (sentence.format(entity=asked) for sentence in (schema.cloze, schema.question))
+    return phrasing.ask.format(cloze=cloze, question=question, answer=schema.answer)

@@ -1,7 +1,9 @@
 """Worlds in which things are bound to labels, and ways to tell of them.
 
-    boxes, cloze      The hat is in Box O, the jam is in Box Z. The jam is in Box
-    boxes, question   The hat is in Box O. The jam is in Box Z. Which box is the jam in? Answer: Box
+    cloze      The hat is in box O, the jam is in box Z. The jam is in box
+    question   The hat is in box O. The jam is in box Z. Which box is the jam in? Answer: Box
+    sentence   The hat is in box O. The jam is in box Z. Which box is the jam in? Answer: The jam is in box
+    chat       The hat is in box O. The jam is in box Z. Which box is the jam in?
 
 A `Schema` has the words and the sentences of a world; a `Phrasing` joins its clauses and asks.
 """
@@ -50,11 +52,14 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Phrasing:
-    """How clauses are joined and how the query is asked: as a cloze, or as a question with the answer begun."""
+    """How clauses are joined, and what comes after them, of the schema's cloze, question and start of an answer.
+
+    With `chat` the text is a user's message, and the start of the answer comes after it.
+    """
 
     name: str
     join: str
-    question: bool
+    ask: str
     chat: bool = False
 
 
@@ -65,29 +70,29 @@ SCHEMAS = {
             "boxes",
             words("objects"),
             words("letters"),  # without A and I, which are words of their own
-            clause="the {entity} is in Box {label}",
-            cloze="The {entity} is in Box",
+            clause="the {entity} is in box {label}",
+            cloze="The {entity} is in box",
             question="Which box is the {entity} in?",
-            answer="Box",
+            answer="Answer: Box",
         ),
         Schema(
             "cities",
             PEOPLE,
             words("cities"),
-            clause="{entity} lives in {label}",
-            cloze="{entity} lives in",
-            question="Where does {entity} live?",
-            answer="in",
+            clause="{entity} is from {label}",
+            cloze="{entity} is from",
+            question="Where is {entity} from?",
+            answer="Answer: from",
             opening="We know that ",
         ),
         Schema(
             "drinks",
             PEOPLE,
             words("drinks"),
-            clause="{entity} likes {label}",
-            cloze="{entity} likes",
-            question="What does {entity} like?",
-            answer="",
+            clause="{entity} drinks {label}",
+            cloze="{entity} drinks",
+            question="What does {entity} drink?",
+            answer="Answer:",
             opening="We know that ",
         ),
     )
@@ -96,8 +101,9 @@ SCHEMAS = {
 PHRASINGS = {
     phrasing.name: phrasing
     for phrasing in (
-        Phrasing("cloze", join=", ", question=False),
-        Phrasing("question", join=". ", question=True),
-        Phrasing("chat", join=". ", question=True, chat=True),
+        Phrasing("cloze", join=", ", ask="{cloze}"),
+        Phrasing("question", join=". ", ask="{question} {answer}"),
+        Phrasing("sentence", join=". ", ask="{question} Answer: {cloze}"),
+        Phrasing("chat", join=". ", ask="{question}", chat=True),
     )
 }
