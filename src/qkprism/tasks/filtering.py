@@ -1,6 +1,6 @@
 """Filtering: a list of items of several categories, and one category asked for (paper, section 5.1).
 
-    Items: cat, apple, dog, truck, orange, tea, car, duck. The fruits are
+    Items: cat, apple, dog, truck, orange, tea, car, duck. The fruits are:
 
 The query is the last token. Positive keys are the items of the category asked for, negative keys all other items. A
 contrast of one category asks always the same question, so its query hardly varies: with q centred nothing is left to
@@ -39,7 +39,7 @@ class Listing:
 LISTINGS = {
     listing.name: listing
     for listing in (
-        Listing("cloze", "Items: ", ". The {category} are"),
+        Listing("cloze", "Items: ", ". The {category} are:"),
         Listing("question", "Items: ", ". Find the {category}."),
         Listing("chat", "Items: ", ". Find the {category}.", answer=""),
     )
