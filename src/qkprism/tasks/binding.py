@@ -61,7 +61,8 @@ class BindingTask:
         """Each test example, and the same in which its positive key and its target really exchanged one factor.
 
         The second example's positive key and target are the keys that correspond to the first's, also where they no
-        longer answer the question, which stays as it is.
+        longer answer the question. The question stays as it is, but not its query vector, which finds its entity in
+        another place: what an edit of keys should do is shown by the first's query with the second's keys.
         """
         if factor not in FACTORS:
             raise QKPrismError(f"unknown factor {factor!r}; use {', '.join(FACTORS)}.")
