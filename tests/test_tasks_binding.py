@@ -258,6 +258,17 @@ def test_binding__every_word_is_one_token(schema: str, phrasing: str, make: Any)
         check_tokens(binding(4, schema=schema, phrasing=phrasing, tokenizer=tokenizer, **FEW), tokenizer)
 
 
+@every_schema
+@pytest.mark.parametrize("phrasing", [name for name, phrasing in PHRASINGS.items() if not phrasing.chat])
+@pytest.mark.parametrize("make", KNOWING.values(), ids=KNOWING.keys())
+def test_binding__the_answer_is_the_token_of_the_key(schema: str, phrasing: str, make: Any) -> None:
+    tokenizer = make()
+    example = made(schema, phrasing).test[0]
+    (encoded,) = encode(tokenizer, [example])
+    answered = tokenizer.encode(f"{example.text.text} {factors(example.text)['label']}", add_special_tokens=False)
+    assert answered[-1] == encoded.text.ids[encoded.text.positive[0]]
+
+
 def test_binding__leaves_out_words_that_do_not_fit() -> None:
     split = set(SCHEMAS["boxes"].entities[3::5])
     tokenizer = byte_level(words=tuple(word for word in WORDS if word not in split))
