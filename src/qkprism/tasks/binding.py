@@ -1,0 +1,165 @@
+"""Binding: several entities, each with its label, and a question for the label of one (paper, section 5.2).
+
+    The hat is in box O, the jam is in box Z. The jam is in box
+
+The query is the last token and the keys are the tokens of the labels. What may lead from one to the other: the order
+of the clause, the entity in it (lexical), the label itself (reflexive). The contrasts, each about one of them:
+
+    order       one set of entities, one of them always asked for, in random order (the paper's). The entity is the same
+                throughout, so it is salience and falls out when q is centred; the label is not, and what q knows of it
+                stays in
+    order_free  twins: the clause asked for exchanges places with another; entity and label are the same in both
+    lexical     twins: another entity in the clause asked for and in the question; place and label are the same
+    reflexive   twins: another label in the clause asked for; place and entity are the same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from qkprism.contrasts import Contrast, Example
+from qkprism.errors import QKPrismError
+from qkprism.tasks.draws import CONTRASTS, Twins, World, any_entity, with_target
+from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
+from qkprism.tasks.scenes import FACTORS, Factor, Scene, exchange, text_of
+from qkprism.tasks.schemas import PHRASINGS, SCHEMAS, Phrasing, Schema
+
+if TYPE_CHECKING:
+    from qkprism.models.chat import Chat
+
+
+@dataclass(frozen=True)
+class BindingTask:
+    """Prompts of one schema and phrasing: contrasts to find features with, and held-out entities to test them on.
+
+    contrasts   order, order_free, lexical and reflexive, of the entities in `entities`
+    search      examples to find heads with, of the same entities
+    test        examples of the entities in `held_out`, each with a target
+    chat        what the verbs take as `chat`: None for plain text
+    """
+
+    schema: Schema
+    phrasing: Phrasing
+    entities: tuple[str, ...]
+    held_out: tuple[str, ...]
+    labels: tuple[str, ...]
+    contrasts: Mapping[str, Contrast]
+    search: Contrast
+    test: Contrast
+    scenes: tuple[Scene, ...] = field(repr=False)
+
+    @property
+    def chat(self) -> Chat | None:
+        """The options of the chat template, if the phrasing wants one."""
+        return {"answer_prefix": self.schema.answer} if self.phrasing.chat else None
+
+    def counterfactuals(self, factor: Factor) -> list[tuple[Example, Example]]:
+        """Each test example, and the same in which its positive key and its target really exchanged one factor.
+
+        The second example's positive key and target are the keys that correspond to the first's, also where they no
+        longer answer the question. The question stays as it is, but not its query vector, which finds its entity in
+        another place: what an edit of keys should do is shown by the first's query with the second's keys.
+        """
+        if factor not in FACTORS:
+            raise QKPrismError(f"unknown factor {factor!r}; use {', '.join(FACTORS)}.")
+        texts = [text_of(exchange(scene, factor), self.schema, self.phrasing) for scene in self.scenes]
+        changed = [Example(text, source=f"test:{n} with exchanged {factor}") for n, text in enumerate(texts, start=1)]
+        return list(zip(self.test, changed, strict=True))
+
+
+def binding(
+    n_pairs: int = 9,
+    seed: int = 0,
+    schema: str | Schema = "boxes",
+    phrasing: str = "cloze",
+    tokenizer: Tokenizer | None = None,
+    *,
+    n_train: int = 300,
+    n_search: int = 256,
+    n_test: int = 128,
+    n_entities: int | None = None,
+) -> BindingTask:
+    """Prompts of `n_pairs` entities with their labels; the seed draws the prompts and splits the words.
+
+    >>> task = binding(n_pairs=2, n_train=10, n_test=10)
+    >>> task.contrasts["lexical"], task.test
+    (Contrast('lexical', 10 examples), Contrast('test', 10 examples))
+
+    `n_train` is the size of each contrast. With a tokenizer, words that are not one token are left out. `n_entities`
+    says how many entities the contrasts draw from; with `n_pairs + 1`, the fewest, prompts differ in one at most.
+    """
+    check_sizes(n_train=n_train, n_search=n_search, n_test=n_test)
+    world, ways = _schema(schema), _phrasing(phrasing)
+    labels = _labels(world, ways, n_pairs, tokenizer)
+    entities, held_out = _entities(world, n_pairs, n_entities, tokenizer, seed)
+    train, held = World(n_pairs, entities, labels), World(n_pairs, held_out, labels)
+    drawn = {name: list(draw(train, n_train, _rng(seed, name))) for name, draw in CONTRASTS.items()}
+    scenes = list(with_target(held, n_test, _rng(seed, "test")))
+    return BindingTask(
+        schema=world,
+        phrasing=ways,
+        entities=entities,
+        held_out=held_out,
+        labels=labels,
+        contrasts={name: _contrast(name, twins, world, ways) for name, twins in drawn.items()},
+        search=_contrast("search", any_entity(train, n_search, _rng(seed, "search")), world, ways),
+        test=_contrast("test", scenes, world, ways),
+        scenes=tuple(scene for scene, _ in scenes),
+    )
+
+
+def _rng(seed: int, name: str) -> Random:
+    """Each part has its own numbers, so that its size changes no other."""
+    return Random(f"binding {seed} {name}")
+
+
+def _contrast(name: str, drawn: Iterable[Twins], schema: Schema, phrasing: Phrasing) -> Contrast:
+    # Keys of equal labels are taken to differ by noise: where the scene's label is the signal it must be among them.
+    write = partial(text_of, schema=schema, phrasing=phrasing, name_labels=name == "reflexive")
+    examples = [
+        Example(write(scene), write(twin) if twin else None, source=f"{name}:{number}")
+        for number, (scene, twin) in enumerate(drawn, start=1)
+    ]
+    return Contrast(name, tuple(examples), f"binding, {schema.name}, {phrasing.name}")
+
+
+def _schema(schema: str | Schema) -> Schema:
+    if isinstance(schema, Schema):
+        return schema
+    if schema not in SCHEMAS:
+        raise QKPrismError(f"unknown schema {schema!r}; use {', '.join(SCHEMAS)}, or a Schema of your own.")
+    return SCHEMAS[schema]
+
+
+def _phrasing(phrasing: str) -> Phrasing:
+    if phrasing not in PHRASINGS:
+        raise QKPrismError(f"unknown phrasing {phrasing!r}; use {', '.join(PHRASINGS)}.")
+    return PHRASINGS[phrasing]
+
+
+def _labels(schema: Schema, phrasing: Phrasing, n_pairs: int, tokenizer: Tokenizer | None) -> tuple[str, ...]:
+    if n_pairs < 2:
+        raise QKPrismError(f"n_pairs={n_pairs} leaves nothing to choose from; give at least 2.")
+    fit = fitting(schema.labels, tokenizer, before=schema.before_label, after=schema.after_label(phrasing))
+    what = f"labels of the schema {schema.name!r} (n_pairs={n_pairs} and one for the twins)"
+    require(fit, schema.labels, n_pairs + 1, what=what, advice="use fewer pairs or another schema")
+    return fit
+
+
+def _entities(
+    schema: Schema, n_pairs: int, n_entities: int | None, tokenizer: Tokenizer | None, seed: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Entities of the contrasts, and those held out for the test: a third, and enough for a prompt."""
+    least = n_pairs + 1 if n_entities is None else n_entities
+    if least <= n_pairs:
+        raise QKPrismError(f"n_entities={n_entities} is too few for n_pairs={n_pairs}; give at least {n_pairs + 1}.")
+    fit = fitting(schema.entities, tokenizer, before=schema.before_entity)
+    what = f"entities of the schema {schema.name!r} ({least} for the contrasts, {n_pairs} held out)"
+    require(fit, schema.entities, least + n_pairs, what=what, advice="use fewer of them, or another schema")
+    mixed = _rng(seed, "entities").sample(fit, len(fit))
+    n_held_out = max(n_pairs, min(len(fit) // 3, len(fit) - least))
+    return tuple(mixed[n_held_out:][:n_entities]), tuple(mixed[:n_held_out])

@@ -1,0 +1,199 @@
+"""Filtering: a list of items of several categories, and one category asked for (paper, section 5.1).
+
+    Items: cat, apple, dog, truck, orange, tea, car, duck. The fruits are:
+
+The query is the last token. Positive keys are the items of the category asked for, negative keys all other items. A
+contrast of one category asks always the same question, so its query hardly varies: with q centred nothing is left to
+match, and without, the mean part alone gives rank 1. The pooled contrast asks for every category.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from qkprism.contrasts import Contrast, Example, Span, Text
+from qkprism.errors import QKPrismError
+from qkprism.tasks.balance import balanced
+from qkprism.tasks.categories import CATEGORIES, Category
+from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
+
+if TYPE_CHECKING:
+    from qkprism.models.chat import Chat
+
+POOLED = "pooled"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The words around a list: `opening` before the items, `closing` after them."""
+
+    name: str
+    opening: str
+    closing: str
+    answer: str | None = None  # how the answer of a chat model begins; None without a chat template
+
+
+LISTINGS = {
+    listing.name: listing
+    for listing in (
+        Listing("cloze", "Items: ", ". The {category} are:"),
+        Listing("question", "Items: ", ". Find the {category}."),
+        Listing("chat", "Items: ", ". Find the {category}.", answer=""),
+    )
+}
+
+
+@dataclass(frozen=True)
+class FilteringTask:
+    """Lists to find the features of categories with, and lists of held-out items to test them on.
+
+    contrasts   one of each category by its name, and all of them together as "pooled"
+    search      examples to find heads with, of the items in `items`
+    test        examples of the items in `held_out`, each with a target in another category
+    chat        what the verbs take as `chat`: None for plain text
+    """
+
+    categories: tuple[Category, ...]
+    listing: Listing
+    items: Mapping[str, tuple[str, ...]]
+    held_out: Mapping[str, tuple[str, ...]]
+    contrasts: Mapping[str, Contrast]
+    search: Contrast
+    test: Contrast
+
+    @property
+    def chat(self) -> Chat | None:
+        """The options of the chat template, if the phrasing wants one."""
+        return None if self.listing.answer is None else {"answer_prefix": self.listing.answer}
+
+
+def filtering(
+    categories: Sequence[str | Category] = tuple(CATEGORIES),
+    seed: int = 0,
+    phrasing: str = "cloze",
+    tokenizer: Tokenizer | None = None,
+    *,
+    n_categories: int = 5,
+    n_items: int = 5,
+    n_train: int = 64,
+    n_search: int = 256,
+    n_test: int = 128,
+) -> FilteringTask:
+    """Lists of `n_items` items in each of `n_categories` categories; the seed draws the lists and splits the words.
+
+    >>> task = filtering(["fruits", "animals"], n_categories=2, n_train=10)
+    >>> list(task.contrasts.values())
+    [Contrast('fruits', 10 examples), Contrast('animals', 10 examples), Contrast('pooled', 20 examples)]
+
+    `n_train` is the size of the contrast of each category. Categories that share members with the one asked for are
+    not in its list. With a tokenizer, words that are not one token are left out.
+    """
+    check_sizes(n_items=n_items, n_train=n_train, n_search=n_search, n_test=n_test)
+    chosen, listing = tuple(_category(given) for given in categories), _listing(phrasing)
+    _check_company(chosen, n_categories)
+    halves = {c.name: _halves(c, n_items, listing, tokenizer, seed) for c in chosen}
+    train = _Lists(chosen, {name: first for name, (first, _) in halves.items()}, listing, n_categories, n_items)
+    held = _Lists(chosen, {name: second for name, (_, second) in halves.items()}, listing, n_categories, n_items)
+    contrasts = {c.name: train.contrast(c.name, [c] * n_train, _rng(seed, c.name)) for c in chosen}
+    # One of each in turn, so that a slice of the pooled contrast is balanced too.
+    turns = [example for turn in zip(*contrasts.values(), strict=True) for example in turn]
+    contrasts[POOLED] = Contrast(POOLED, tuple(turns), "filtering, all categories")
+    return FilteringTask(
+        categories=chosen,
+        listing=listing,
+        items=train.items,
+        held_out=held.items,
+        contrasts=contrasts,
+        search=train.mixed("search", n_search, _rng(seed, "search")),
+        test=held.mixed("test", n_test, _rng(seed, "test")),
+    )
+
+
+def _rng(seed: int, name: str) -> Random:
+    """Each part has its own numbers, so that its size changes no other."""
+    return Random(f"filtering {seed} {name}")
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """What lists are drawn from."""
+
+    categories: tuple[Category, ...]
+    items: Mapping[str, tuple[str, ...]]
+    listing: Listing
+    n_categories: int
+    n_items: int
+
+    def mixed(self, name: str, count: int, rng: Random) -> Contrast:
+        """Every category is asked for equally often."""
+        return self.contrast(name, balanced(self.categories, count, rng), rng)
+
+    def contrast(self, name: str, asked: Iterable[Category], rng: Random) -> Contrast:
+        """A list for each category asked for."""
+        examples = [
+            Example(self._text(category, rng), labels={"category": category.name}, source=f"{name}:{number}")
+            for number, category in enumerate(asked, start=1)
+        ]
+        return Contrast(name, tuple(examples), f"filtering, {name}, {self.listing.name}")
+
+    def _text(self, asked: Category, rng: Random) -> Text:
+        others = rng.sample(_company(asked, self.categories), self.n_categories - 1)
+        drawn = [(item, c) for c in (asked, *others) for item in rng.sample(self.items[c.name], self.n_items)]
+        target = rng.choice(drawn[self.n_items :])[0]
+        rng.shuffle(drawn)
+        text, keys = self.listing.opening, list[Span]()
+        for item, category in drawn:
+            text += ", " if keys else ""
+            named = {"category": category.name}
+            keys.append(Span(len(text), len(text) + len(item), named, target=item == target))
+            text += item
+        text += self.listing.closing.format(category=asked.name)
+        positive = [key for key in keys if key.labels["category"] == asked.name]
+        return Text(text, None, tuple(positive), tuple(key for key in keys if key not in positive))
+
+
+def _company(asked: Category, categories: Sequence[Category]) -> list[Category]:
+    """The categories that share no member with this one."""
+    return [c for c in categories if c.name != asked.name and c.name not in asked.near and asked.name not in c.near]
+
+
+def _category(given: str | Category) -> Category:
+    if isinstance(given, Category):
+        return given
+    if given not in CATEGORIES:
+        raise QKPrismError(f"unknown category {given!r}; use {', '.join(CATEGORIES)}, or a Category of your own.")
+    return CATEGORIES[given]
+
+
+def _listing(phrasing: str) -> Listing:
+    if phrasing not in LISTINGS:
+        raise QKPrismError(f"unknown phrasing {phrasing!r}; use {', '.join(LISTINGS)}.")
+    return LISTINGS[phrasing]
+
+
+def _check_company(categories: Sequence[Category], n_categories: int) -> None:
+    if n_categories < 2:
+        raise QKPrismError(f"n_categories={n_categories} leaves no negative key; give at least 2.")
+    if len({c.name for c in categories} | {POOLED}) < len(categories) + 1:
+        raise QKPrismError(f"categories need names of their own, other than {POOLED!r}.")
+    for asked in categories:
+        if len(company := _company(asked, categories)) < n_categories - 1:
+            raise QKPrismError(
+                f"a list with {asked.name} has {len(company) + 1} categories at most, of those that share no member "
+                f"with it, and n_categories={n_categories}; give more categories or a smaller number."
+            )
+
+
+def _halves(
+    category: Category, n_items: int, listing: Listing, tokenizer: Tokenizer | None, seed: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Items of the contrasts, and as many held out for the test."""
+    fit = fitting(category.items, tokenizer, before=listing.opening.rstrip(), after=(",", listing.closing[:1]))
+    what = f"items of the category {category.name!r} ({n_items} for the contrasts, {n_items} held out)"
+    require(fit, category.items, 2 * n_items, what=what, advice="use fewer items or leave the category out")
+    mixed = _rng(seed, f"items of {category.name}").sample(fit, len(fit))
+    half = (len(mixed) + 1) // 2
+    return tuple(mixed[:half]), tuple(mixed[half:])

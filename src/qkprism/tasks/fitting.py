@@ -1,0 +1,65 @@
+"""Which words a tokenizer keeps whole.
+
+A prompt is comparable with its counterfactual only if a word takes one token whatever it is: else every later position
+moves. Words that do not fit are left out, and it is an error only if too few remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from qkprism.errors import QKPrismError
+
+_SHOWN = 8
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; those of transformers have it."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Any:
+        """The ids of a text."""
+        ...
+
+
+def fitting(
+    words: Sequence[str], tokenizer: Tokenizer | None, *, before: str, after: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The words that are one known token each, no two the same, after `before` and a space, whatever comes `after`.
+
+    Without a tokenizer nothing is known and all words are taken.
+    """
+    words = tuple(dict.fromkeys(words))
+    if tokenizer is None:
+        return words
+    start, unknown = _ids(tokenizer, before), getattr(tokenizer, "unk_token_id", None)
+    fit: dict[int, str] = {}
+    for word in words:
+        ids, *longer = (_ids(tokenizer, f"{before} {word}{end}") for end in ("", *after))
+        whole = all(more[: len(ids)] == ids for more in longer)
+        if whole and ids[:-1] == start and ids[-1] != unknown:
+            fit.setdefault(ids[-1], word)
+    return tuple(fit.values())
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def require(fit: Sequence[str], words: Sequence[str], needed: int, *, what: str, advice: str) -> None:
+    """Refuse too few words, and name those that did not fit."""
+    if len(fit) >= needed:
+        return
+    message = f"{needed} {what} are needed and there are {len(set(words))}"
+    if bad := [word for word in dict.fromkeys(words) if word not in set(fit)]:
+        named = ", ".join(bad[:_SHOWN]) + (f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else "")
+        message += f", of which {len(fit)} are one token each for this tokenizer ({named} are not)"
+    raise QKPrismError(f"{message}; {advice}.")
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse a set of no examples."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise QKPrismError(f"{name}={size} leaves no examples; give at least 1.")
