@@ -8,7 +8,7 @@ import torch
 
 import qkprism as qk
 from planted import Lock
-from qkprism import Example, QKPrismError, Validation, decompose_vector_sets
+from qkprism import Contrast, Example, QKPrismError, Validation, decompose_vector_sets
 from qkprism.contrasts import Span, Text
 from qkprism.core.splitting import split_of
 from qkprism.core.validation import Rows, ratio_of_means, slopes, total_variation
@@ -61,8 +61,8 @@ def features(model):
 
 
 @torch.no_grad()
-def row_by_hand(model, example, head):
-    """Logits of original, target, other keys in order, and of the rest; the query and the keys of the first two."""
+def row_by_hand(model, example, head, query=None):
+    """Attention on original, target and other keys in order, of the text's own query or of another."""
     encoded = encode(model.tokenizer, [example])[0].text
     original = next(key.position for key in encoded.keys if key.positive)
     target = next(key.position for key in encoded.keys if key.target)
@@ -70,6 +70,10 @@ def row_by_hand(model, example, head):
     calls = []
     model.run(torch.tensor([encoded.ids]), visit=calls.append, layers=[head.layer])
     call, row = calls[0], torch.tensor([encoded.query])
+    if query is not None:
+        queries = call.query.clone()
+        queries[0, head.index, encoded.query] = query
+        call = type(call)(**{**vars(call), "query": queries})
     attention = call.attention([head.index], row)[0, 0, 0].double()
     key = call.key[0, call.kv_head(head.index)].double()
     return {
@@ -100,27 +104,29 @@ def variation(a, b):
     return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / 2
 
 
-def test_validate__is_what_one_computes_by_hand(model, features):
+@pytest.mark.parametrize("true", ["keys", "rerun"])
+def test_validate__is_what_one_computes_by_hand(model, features, true):
     given = pairs(6)
-    frame = qk.validate(model, given, features, progress=False).to_frame()
+    frame = qk.validate(model, given, features, truth=true, batch_size=4, progress=False).to_frame()
     for head in features.heads:
         for factor in ("boxes", "first"):
             p = features.joint(head)[factor]
-            errors, none, parts, true = [], [], [], []
+            errors, none, parts, real = [], [], [], []
             for base, changed in given[factor]:
-                before, truth = (row_by_hand(model, example, head) for example in (base, changed))
+                before = row_by_hand(model, base, head)
+                truth = row_by_hand(model, changed, head, before["query"].float() if true == "keys" else None)
                 errors.append(variation(edited_by_hand(before, head, p), truth["attention"]))
                 none.append(variation(before["attention"], truth["attention"]))
                 scaling = float(before["call"].scaling)
                 gaps = [float(r["query"] @ (r["pair"][0] - r["pair"][1])) * scaling for r in (before, truth)]
                 parts.append(float(before["query"] @ p @ (before["pair"][0] - before["pair"][1])) * scaling)
-                true.append((gaps[0] - gaps[1]) / 2)
+                real.append((gaps[0] - gaps[1]) / 2)
             row = frame[(frame["head"] == str(head)) & (frame.factor == factor) & (frame.method == "contrast")].iloc[0]
             assert row.tv == pytest.approx(np.mean(errors) / np.mean(none), abs=1e-4)
             assert row.part == pytest.approx(np.mean(parts), abs=1e-4)
-            assert row.true_part == pytest.approx(np.mean(true), abs=1e-4)
-            assert row.part_error == pytest.approx(np.mean(parts) - np.mean(true), abs=1e-4)
-            spread = np.std(np.array(parts) - np.array(true), ddof=1) / 6**0.5
+            assert row.true_part == pytest.approx(np.mean(real), abs=1e-4)
+            assert row.part_error == pytest.approx(np.mean(parts) - np.mean(real), abs=1e-4)
+            spread = np.std(np.array(parts) - np.array(real), ddof=1) / 6**0.5
             assert row.part_error_error == pytest.approx(spread, abs=1e-4)
 
 
@@ -178,10 +184,30 @@ def test_validate__bad_input_is_one_clear_line(model, features):
         ),
         (lambda: qk.validate(model, {"boxes": [(longer, fewer)]}, features), "has 2 keys and the base 3"),
         (lambda: qk.validate(model, {"boxes": good}, {}), "at least one set"),
+        (lambda: qk.validate(model, {"boxes": Contrast("x", (good[0][0],))}, features), "a text and a changed twin"),
         (lambda: qk.validate(model, {"boxes": good}, features, heads="L0H0"), "no feature for head L0H0"),
     ]:
         with pytest.raises(QKPrismError, match=says):
             wrong()
+
+
+def test_validate__takes_texts_with_twins_and_refuses_queries_in_other_places(model, features):
+    given = pairs(3)["boxes"]
+    file = Contrast("pairs", tuple(Example(base.text, changed.text) for base, changed in given))
+    ours, theirs = (qk.validate(model, {"boxes": x}, features, progress=False).to_frame() for x in (given, file))
+    assert ours.equals(theirs)
+    shifted = Example(Text("oh, " + given[0][1].text.text, None, *_moved(given[0][1].text, 4)))
+    if model.rotates:
+        with pytest.raises(QKPrismError, match="cannot meet the changed keys"):
+            qk.validate(model, {"boxes": [(given[0][0], shifted)]}, features)
+    qk.validate(model, {"boxes": [(given[0][0], shifted)]}, features, truth="rerun", progress=False)
+
+
+def _moved(text, by):
+    return (
+        tuple(Span(s.start + by, s.end + by, s.labels, s.target) for s in side)
+        for side in (text.positive, text.negative)
+    )
 
 
 # Planted truth

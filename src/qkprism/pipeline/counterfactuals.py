@@ -1,16 +1,42 @@
-"""Pairs of texts in which one factor was really exchanged between two keys, each text once, with its keys in order."""
+"""Pairs of texts in which one factor was really exchanged between two keys, encoded side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qkprism.contrasts import Contrast, Example
+from qkprism.core.feature_set import Features
 from qkprism.errors import QKPrismError
-from qkprism.models.encoding import EncodedExample, EncodedKey
+from qkprism.heads import Head
+from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText
+from qkprism.models.model import Model
+from qkprism.pipeline.inputs import encode_like
 
 Pair = tuple[Example, Example]
 Pairs = Mapping[str, Sequence[Pair] | Contrast]
+
+
+@dataclass(frozen=True)
+class Twins:
+    """The pairs of one factor: each an example whose twin is the changed text, and the base text they start from."""
+
+    encoded: list[EncodedExample]
+    bases: list[Example]
+
+    @classmethod
+    def of(
+        cls, model: Model, name: str, given: Sequence[Pair] | Contrast, features: Features, heads: Sequence[Head]
+    ) -> Twins:
+        """Encode the pairs of a factor as the features' texts were, and check that their keys correspond."""
+        pairs = pairs_of(given) if isinstance(given, Contrast) else list(given)
+        if not pairs:
+            raise QKPrismError(f"There are no pairs for the factor {name!r}.")
+        texts = [encode_like(model, [pair[side] for pair in pairs], features, heads) for side in (0, 1)]
+        twins = [replace(base, twin=changed.text) for base, changed in zip(*texts, strict=True)]
+        for twin in twins:
+            _check(twin)
+        return cls(twins, [base for base, _ in pairs])
 
 
 def pairs_of(contrast: Contrast) -> list[Pair]:
@@ -18,58 +44,29 @@ def pairs_of(contrast: Contrast) -> list[Pair]:
     pairs = []
     for number, example in enumerate(contrast):
         if example.twin is None:
-            raise QKPrismError(
-                f"{example.source or f'example {number}'}: no twin; a pair is a text and the changed text."
-            )
+            raise QKPrismError(f"{example.source or f'example {number}'}: a pair is a text and a changed twin.")
         pairs.append((Example(example.text, source=example.source), Example(example.twin, source=example.source)))
     return pairs
 
 
-@dataclass(frozen=True)
-class Texts:
-    """All texts to run, each once: a base text that several factors share is one text."""
-
-    examples: list[Example]
-    pairs: dict[str, list[tuple[int, int]]]  # factor -> places of base and changed text
-
-    @classmethod
-    def of(cls, named: Pairs) -> Texts:
-        places: dict[Example, int] = {}
-        found: dict[str, list[tuple[int, int]]] = {}
-        for name, given in named.items():
-            pairs = pairs_of(given) if isinstance(given, Contrast) else given
-            if not pairs:
-                raise QKPrismError(f"There are no pairs for the factor {name!r}.")
-            found[name] = [tuple(places.setdefault(e, len(places)) for e in pair) for pair in pairs]  # type: ignore[misc]
-        return cls([*places], found)
-
-    @property
-    def bases(self) -> set[int]:
-        return {base for pairs in self.pairs.values() for base, _ in pairs}
-
-    def check(self, keys: Mapping[int, list[EncodedKey]], encoded: Sequence[EncodedExample]) -> None:
-        for pairs in self.pairs.values():
-            for base, changed in pairs:
-                if len(keys[base]) != len(keys[changed]):
-                    raise QKPrismError(
-                        f"{encoded[changed].source}: the changed text has {len(keys[changed])} keys and the base "
-                        f"{len(keys[base])}; mark the keys that correspond."
-                    )
-
-    def shared(self) -> list[int]:
-        """The base texts that every factor changes."""
-        own = [{base for base, _ in pairs} for pairs in self.pairs.values()]
-        return sorted(set.intersection(*own))
+def _check(example: EncodedExample) -> None:
+    assert example.twin is not None  # made so above
+    base, changed = (keys_of(text, example.source) for text in example.texts)
+    if len(base) != len(changed):
+        raise QKPrismError(
+            f"{example.source}: the changed text has {len(changed)} keys and the base {len(base)}; mark the keys that "
+            "correspond."
+        )
 
 
-def keys_of(example: EncodedExample) -> list[EncodedKey]:
+def keys_of(text: EncodedText, source: str) -> list[EncodedKey]:
     """Original, target, and the other keys in the order of the text."""
-    originals = [key for key in example.text.keys if key.positive]
-    targets = [key for key in example.text.keys if key.target and not key.positive]
+    originals = [key for key in text.keys if key.positive]
+    targets = [key for key in text.keys if key.target and not key.positive]
     if len(originals) != 1 or len(targets) != 1:
         raise QKPrismError(
-            f"{example.source}: a text of a counterfactual pair has one positive key and one negative key marked as "
-            f"target, not {len(originals)} and {len(targets)}."
+            f"{source}: a text of a counterfactual pair has one positive key and one negative key marked as target, "
+            f"not {len(originals)} and {len(targets)}."
         )
-    rest = sorted((k for k in example.text.keys if k not in (originals[0], targets[0])), key=lambda k: k.position)
+    rest = sorted((k for k in text.keys if k not in (originals[0], targets[0])), key=lambda k: k.position)
     return [originals[0], targets[0], *rest]

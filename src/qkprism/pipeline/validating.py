@@ -1,16 +1,22 @@
-"""`validate`: rerun texts in which one factor was really exchanged between two keys, and compare edits with them."""
+"""`validate`: rerun texts in which one factor was really exchanged between two keys, and compare edits with them.
+
+An edit of keys leaves the query as it is, but in a changed text the query changes too: it finds its entity elsewhere.
+So the truth of an edit is the base text's query with the changed text's keys (`truth="keys"`); the changed text by
+itself (`truth="rerun"`) shows what the exchange does to the model as a whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.capture import Batches, Site, sites_of
-from qkprism.contrasts import Contrast
+from qkprism.contrasts import Contrast, Example
 from qkprism.core.conditions import METHODS, Condition, Conditions, layer_conditions, methods_of
 from qkprism.core.edits import Edit
 from qkprism.core.feature_set import Features
@@ -24,12 +30,13 @@ from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedKey
 from qkprism.models.model import Model
-from qkprism.pipeline.counterfactuals import Pair, Pairs, Texts, keys_of
-from qkprism.pipeline.inputs import Heads, bar, encode_like, heads_with_features, versions
-from qkprism.pipeline.reading import read_logits
+from qkprism.pipeline.counterfactuals import Pair, Pairs, Twins, keys_of
+from qkprism.pipeline.inputs import Heads, bar, heads_with_features, versions
+from qkprism.pipeline.reading import Reading, read_logits
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
+Truth = Literal["keys", "rerun"]
 
 
 def validate(
@@ -38,6 +45,7 @@ def validate(
     features: Features | Mapping[str, Features],
     *,
     heads: Heads = None,
+    truth: Truth = "keys",
     methods: Sequence[str] | None = None,
     batch_size: int | None = None,
     progress: bool = True,
@@ -49,46 +57,67 @@ def validate(
     `pairs` has for each factor (the name of a contrast) pairs of a text and the text in which that factor was
     exchanged between two keys, the one positive key and the one marked `target`; a contrast of texts and such twins
     will do. In the changed text the positive key is the one that corresponds to the first text's positive key,
-    `target` likewise, other keys in the order of the text. Several sets of features, by name, share the runs.
+    `target` likewise, other keys in the order of the text. The truth is what the first text's query would give the
+    changed keys, or with `truth="rerun"` what the changed text's own query gives them. Several sets of features, by
+    name, share the runs.
     """
+    if truth not in ("keys", "rerun"):
+        raise QKPrismError(f"truth={truth!r} is not known. Use 'keys' or 'rerun'.")
     sets = {"": features} if isinstance(features, Features) else dict(features)
+    named, chosen = _checked(model, pairs, sets, heads)
+    first = next(iter(sets.values()))
+    twins = {name: Twins.of(model, name, given, first, chosen) for name, given in named.items()}
+    if truth == "keys":
+        _check_places(model, twins)
+    sites = sites_of(model, chosen)
+    every = {name: _conditions(own, sites, methods) for name, own in sets.items()}
+    readers = {name: _Reader(sites, every, truth) for name in twins}
+    batches = Batches(model, sorted(sites), first.provenance["options"]["rope"], batch_size)
+    with bar(sum(len(own.encoded) for own in twins.values()), "pairs", progress) as tick:
+        for name, own in twins.items():
+            for batch in batches.run(own.encoded, readers[name].visit):
+                readers[name].keep()
+                tick(len(batch.examples))
+    found = {name: _Factor(readers[name], twins[name].bases) for name in twins}
+    checks = [check for head in chosen for check in _checks(head, found, sets, every)]
+    notes = [note for own in every.values() for head in own.values() for note in head.conditions.notes]
+    provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
+    return Validation(tuple(checks), tuple(dict.fromkeys(notes)), provenance)
+
+
+def _checked(
+    model: Model, pairs: Pairs | Sequence[Pair] | Contrast, sets: Mapping[str, Features], heads: Heads
+) -> tuple[Pairs, tuple[Head, ...]]:
+    """The pairs by factor and the heads, after it is clear that they fit the features."""
     if not sets:
         raise QKPrismError("Give at least one set of features to validate.")
     first = next(iter(sets.values()))
-    named = dict(pairs) if isinstance(pairs, Mapping) else {_only(first): pairs}
     chosen = heads_with_features(model, first, heads)
     for own in [*sets.values()][1:]:
         heads_with_features(model, own, chosen)
         if own.provenance["options"] != first.provenance["options"]:
-            raise QKPrismError(
-                "These sets of features were made with other encodings: token, chat, rope must be equal."
-            )
-    if not any(name in own.contrasts for name in named for own in sets.values()):
+            raise QKPrismError("These sets of features were encoded differently: token, chat and rope must be equal.")
+    if not isinstance(pairs, Mapping):
+        if len(first.contrasts) > 1:
+            raise QKPrismError(f"Say which factor was exchanged: {{{first.contrasts[0]!r}: pairs, ...}}.")
+        pairs = {first.contrasts[0]: pairs}
+    if not any(name in own.contrasts for name in pairs for own in sets.values()):
         raise QKPrismError(
-            f"No factor ({', '.join(named)}) is a contrast of the features ({', '.join(first.contrasts)})."
+            f"No factor ({', '.join(pairs)}) is a contrast of the features ({', '.join(first.contrasts)})."
         )
-    texts = Texts.of(named)
-    encoded = encode_like(model, texts.examples, first, chosen)
-    keys = {example.index: keys_of(example) for example in encoded}
-    texts.check(keys, encoded)
-    sites = sites_of(model, chosen)
-    every = {name: _conditions(own, sites, methods) for name, own in sets.items()}
-    reader = _Reader(sites, every, keys, texts.bases)
-    batches = Batches(model, sorted(sites), first.provenance["options"]["rope"], batch_size)
-    with bar(len(encoded), "texts", progress) as tick:
-        for batch in batches.run(encoded, reader.visit):
-            reader.keep()
-            tick(len(batch.examples))
-    checks = [check for head in chosen for check in _checks(head, texts, reader, sets)]
-    notes = [note for own in every.values() for head in own.values() for note in head.conditions.notes]
-    provenance = {"model": model.name, "revision": model.revision, "versions": versions()}
-    return Validation(tuple(checks), tuple(dict.fromkeys(notes)), provenance)
+    return pairs, chosen
 
 
-def _only(features: Features) -> str:
-    if len(features.contrasts) > 1:
-        raise QKPrismError(f"Say which factor was exchanged: {{{features.contrasts[0]!r}: pairs, ...}}.")
-    return features.contrasts[0]
+def _check_places(model: Model, twins: Mapping[str, Twins]) -> None:
+    """The base's query is given the changed keys: they must be rotated as if they were of one text."""
+    for example in (example for own in twins.values() for example in own.encoded):
+        assert example.twin is not None  # made so
+        if model.rotates and example.text.query != example.twin.query:
+            raise QKPrismError(
+                f"{example.source}: the query is token {example.text.query} of the text and token {example.twin.query} "
+                "of the changed one, so it cannot meet the changed keys. Write texts of equal length, or use "
+                "truth='rerun'."
+            )
 
 
 @dataclass(frozen=True)
@@ -119,59 +148,76 @@ _EDITED = ("logit of the original", "logit of the target", "part")
 
 
 @dataclass(frozen=True)
-class _Text:
-    """What was read of one text in the heads of one layer; the edits only of a base text."""
+class _Read:
+    """What was read of one pair in the heads of one layer: base and truth over the keys, and all edits of the base."""
 
-    marked: Float64[Tensor, "head key"]
-    rest: Float64[Tensor, " head"]
-    gap: Float64[Tensor, " head"]
-    edited: Mapping[str, Float64[Tensor, "value condition head"]] = field(default_factory=dict)  # of `_EDITED`
-    sequential: Mapping[str, Float64[Tensor, "feature head"]] = field(default_factory=dict)
+    marked: Float64[Tensor, "side head key"]
+    rest: Float64[Tensor, "side head"]
+    gap: Float64[Tensor, "side head"]
+    edited: Mapping[str, Float64[Tensor, "value condition head"]]  # of `_EDITED`
+    sequential: Mapping[str, Float64[Tensor, "feature head"]]
 
 
 @dataclass
 class _Reader:
-    """Reads every text: the row over its keys, and of base texts all edits and attributions."""
+    """Reads every pair of a factor."""
 
     sites: Mapping[int, Site]
     sets: Mapping[str, Mapping[Head, _HeadConditions]]
-    keys: Mapping[int, list[EncodedKey]]
-    bases: set[int]
-    texts: dict[tuple[int, int], _Text] = field(default_factory=dict)
-    current: dict[tuple[int, int], _Text] = field(default_factory=dict)
+    truth: Truth
+    pairs: dict[tuple[int, int], _Read] = field(default_factory=dict)
+    current: dict[tuple[int, int], _Read] = field(default_factory=dict)
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         site = self.sites[call.layer]
-        read = read_logits(call, site, batch.query)
-        for row, example in enumerate(batch.examples):
-            own = read.logits.pick([row])
-            scene = Scene(own, _places(self.keys[example.index], own), read.query[[row]], read.key[[row]], read.scaling)
-            self.current[example.index, call.layer] = self._text(scene, site, example.index)
+        base = read_logits(call, site, batch.query)
+        true = base if self.truth == "rerun" else read_logits(_with_base_queries(call, batch), site, batch.query)
+        for place, example in enumerate(batch.examples):
+            assert example.twin is not None  # made so
+            keys = [keys_of(text, example.source) for text in example.texts]
+            rows = (2 * place, 2 * place + 1)
+            self.current[example.index, call.layer] = self._pair(base, true, rows, keys, site)
 
     def keep(self) -> None:
-        self.texts |= self.current
+        self.pairs |= self.current
         self.current.clear()
 
-    def _text(self, scene: Scene, site: Site, index: int) -> _Text:
-        at = [key.position for key in self.keys[index]]
-        row = read_row(scene.logits.final, scene.places, scene.logits.sink)
-        others = scene.logits.final[0].clone()
-        others[:, at] = -torch.inf
-        rest = others.logsumexp(-1)
-        if scene.logits.sink is not None:
-            rest = torch.logaddexp(rest, scene.logits.sink)
-        marked, product = scene.logits.final[0][:, at], scene.logits.product[0]
-        gap = product[:, at[0]] - product[:, at[1]]
-        text = _Text(marked.cpu(), rest.cpu(), gap.cpu())
-        if index not in self.bases:
-            return text
+    def _pair(
+        self, base: Reading, true: Reading, rows: tuple[int, int], keys: Sequence[Sequence[EncodedKey]], site: Site
+    ) -> _Read:
+        both = zip((base, true), rows, keys, strict=True)
+        sides = [_over_keys(read.logits.pick([row]), own) for read, row, own in both]
+        logits = base.logits.pick([rows[0]])
+        scene = Scene(logits, _places(keys[0], logits), base.query[[rows[0]]], base.key[[rows[0]]], base.scaling)
+        before = read_row(logits.final, scene.places, logits.sink)
         edited, parts = {}, {}
         for name, own in self.sets.items():
             change = key_changes(scene, {head: own[head].conditions for head in site.heads}, Edit()) * scene.scaling
-            after = after_key_edit(scene.logits, scene.places, row, (change, -change))
+            after = after_key_edit(logits, scene.places, before, (change, -change))
             edited[name] = torch.stack([after.original, after.target, -change])[:, :, 0].cpu()
             parts[name] = torch.stack([_gap_parts(own[h].forms, scene, i) for i, h in enumerate(site.heads)], 1)
-        return replace(text, edited=edited, sequential=parts)
+        marked, rest, gap = (torch.stack(values) for values in zip(*sides, strict=True))
+        return _Read(marked, rest, gap, edited, parts)
+
+
+def _with_base_queries(call: AttentionCall, batch: Batch) -> AttentionCall:
+    """The call with the query of every base text in the place of its changed text's."""
+    query, at = call.query.clone(), batch.query.to(call.query.device)
+    base, changed = (torch.arange(side, len(at), 2, device=at.device) for side in (0, 1))
+    query[changed, :, at[changed]] = call.query[base, :, at[base]]
+    return replace(call, query=query)
+
+
+def _over_keys(logits: Logits, keys: Sequence[EncodedKey]) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits of the keys, of all other tokens together, and the gap between the first two keys."""
+    at = [key.position for key in keys]
+    others = logits.final[0].clone()
+    others[:, at] = -torch.inf
+    rest = others.logsumexp(-1)
+    if logits.sink is not None:
+        rest = torch.logaddexp(rest, logits.sink)
+    product = logits.product[0]
+    return logits.final[0][:, at].cpu(), rest.cpu(), (product[:, at[0]] - product[:, at[1]]).cpu()
 
 
 def _gap_parts(forms: Tensor, scene: Scene, head: int) -> Float64[Tensor, " feature"]:
@@ -187,30 +233,46 @@ def _places(keys: Sequence[EncodedKey], logits: Logits) -> Places:
     return places.to(logits.final.device)
 
 
-def _checks(head: Head, texts: Texts, reader: _Reader, sets: Mapping[str, Features]) -> list[Check]:
+@dataclass(frozen=True)
+class _Factor:
+    """All pairs of one factor, as they were read, and the texts they start from."""
+
+    reader: _Reader
+    bases: Sequence[Example]
+
+    def of(self, head: Head) -> list[_Read]:
+        return [self.reader.pairs[index, head.layer] for index in range(len(self.bases))]
+
+    def true_parts(self, head: Head) -> Float64[Tensor, " pair"]:
+        """Half of what the gap really lost."""
+        place = self.reader.sites[head.layer].heads.index(head)
+        return torch.stack([(read.gap[0] - read.gap[1])[place] / 2 for read in self.of(head)])
+
+
+def _checks(
+    head: Head,
+    factors: Mapping[str, _Factor],
+    sets: Mapping[str, Features],
+    conditions: Mapping[str, Mapping[Head, _HeadConditions]],
+) -> list[Check]:
     """Every factor, set of features and method in one head."""
-    place = reader.sites[head.layer].heads.index(head)
-    of = {index: text for (index, layer), text in reader.texts.items() if layer == head.layer}
-    true = {
-        name: torch.stack([(of[base].gap - of[changed].gap)[place] / 2 for base, changed in pairs])
-        for name, pairs in texts.pairs.items()
-    }
+    true = {name: own.true_parts(head) for name, own in factors.items()}
     found = []
     for set_name, features in sets.items():
-        conditions = reader.sets[set_name][head]
-        for name in [name for name in texts.pairs if name in features.contrasts]:
-            bases = [of[base] for base, _ in texts.pairs[name]]
-            before, truth = _rows(bases, place), _rows([of[changed] for _, changed in texts.pairs[name]], place)
+        own = conditions[set_name][head]
+        for name in [name for name in factors if name in features.contrasts]:
+            pairs, place = factors[name].of(head), factors[name].reader.sites[head.layer].heads.index(head)
+            before, truth = (_rows(pairs, side, place) for side in (0, 1))
             none = total_variation(before, truth)
-            for at, condition in enumerate(conditions.conditions.names):
+            for at, condition in enumerate(own.conditions.names):
                 if condition.control == "full" or condition == Condition("feature", name, condition.method):
-                    moved = torch.stack([base.edited[set_name][:, at, place] for base in bases], 1)
+                    moved = torch.stack([read.edited[set_name][:, at, place] for read in pairs], 1)
                     tv = ratio_of_means(total_variation(before.with_pair(moved[0], moved[1]), truth), none)
                     where = (set_name, name, str(head), condition.method or WHOLE)
-                    found.append(_check(where, tv, moved[2], true, texts))
-            row = conditions.names.index(name)
-            parts = torch.stack([base.sequential[set_name][row, place] for base in bases])
-            found.append(_check((set_name, name, str(head), SEQUENTIAL), (torch.nan, torch.nan), parts, true, texts))
+                    found.append(_check(where, tv, moved[2], true, factors))
+            parts = torch.stack([read.sequential[set_name][own.names.index(name), place] for read in pairs])
+            where = (set_name, name, str(head), SEQUENTIAL)
+            found.append(_check(where, (torch.nan, torch.nan), parts, true, factors))
     return found
 
 
@@ -219,23 +281,22 @@ def _check(
     tv: tuple[float, float],
     part: Float64[Tensor, " pair"],
     true: Mapping[str, Float64[Tensor, " pair"]],
-    texts: Texts,
+    factors: Mapping[str, _Factor],
 ) -> Check:
     truth = true[where[1]]
-    own, other = _slopes(where[1], part, true, texts)
+    own, other = _slopes(where[1], part, true, factors)
     means = (float(part.mean()), float(truth.mean()))
     return Check(*where, *tv, *means, *mean_and_error(part - truth), *own, *other, len(part))
 
 
 def _slopes(
-    name: str, part: Tensor, true: Mapping[str, Tensor], texts: Texts
+    name: str, part: Tensor, true: Mapping[str, Tensor], factors: Mapping[str, _Factor]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Of the own factor and the mean of the others, over the base texts that all factors change."""
-    shared = texts.shared()
-    place = {factor_: {base: i for i, (base, _) in enumerate(pairs)} for factor_, pairs in texts.pairs.items()}
-    rows = torch.tensor([place[name][base] for base in shared], dtype=torch.long)
-    columns = [true[g][torch.tensor([place[g][base] for base in shared], dtype=torch.long)] for g in true]
-    value, error = slopes(part[rows], torch.stack(columns, 1))
+    place = {g: {base: i for i, base in enumerate(own.bases)} for g, own in factors.items()}
+    shared = [base for base in place[name] if all(base in own for own in place.values())]
+    rows = {g: torch.tensor([own[base] for base in shared], dtype=torch.long) for g, own in place.items()}
+    value, error = slopes(part[rows[name]], torch.stack([true[g][rows[g]] for g in true], 1))
     at = [*true].index(name)
     others = [i for i in range(len(true)) if i != at]
     own = (float(value[at]), float(error[at]))
@@ -244,10 +305,10 @@ def _slopes(
     return own, (float(value[others].mean()), float(error[others].square().mean().sqrt() / len(others) ** 0.5))
 
 
-def _rows(read: Sequence[_Text], head: int) -> Rows:
+def _rows(pairs: Sequence[_Read], side: int, head: int) -> Rows:
     """The rows of many texts, padded to the most keys."""
-    width = max(text.marked.shape[1] for text in read)
-    marked = torch.full((len(read), width), -torch.inf, dtype=torch.float64)
-    for i, text in enumerate(read):
-        marked[i, : text.marked.shape[1]] = text.marked[head]
-    return Rows(marked, torch.stack([text.rest[head] for text in read]))
+    width = max(read.marked.shape[-1] for read in pairs)
+    marked = torch.full((len(pairs), width), -torch.inf, dtype=torch.float64)
+    for i, read in enumerate(pairs):
+        marked[i, : read.marked.shape[-1]] = read.marked[side, head]
+    return Rows(marked, torch.stack([read.rest[side, head] for read in pairs]))
