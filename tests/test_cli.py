@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from qkprism import Features, cli
+from qkprism import Effects, Features, cli
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -85,3 +85,58 @@ def test_help__has_an_example_for_every_command(run):
         code, out, _ = run(command, "--help")
         assert code == 0
         assert f"qkprism {command} " in out.split("Example")[1]
+
+
+@pytest.fixture
+def saved(run, place):
+    folder = place / "runs" / "boxes"
+    code, _, err = run(
+        "decompose",
+        place / "boxes.jsonl",
+        "-m",
+        place / "little",
+        "--heads",
+        "L0H1,L1H0",
+        "--rank",
+        2,
+        "--save",
+        folder,
+    )
+    assert code == 0, err
+    return folder
+
+
+def test_intervene__prints_verdicts_and_saves_a_report(run, place, saved):
+    target = place / "runs" / "effects"
+    common = ("intervene", saved, place / "boxes.jsonl", "-m", place / "little", "--draws", 2, "--limit", 6)
+    code, out, err = run(*common, "--save", target)
+    assert code == 0, err
+    assert "L0H1 boxes (rank 2, raw): shift" in out
+    assert "In words" in (target / "report.html").read_text()
+    assert Effects.load(target).heads == ("L0H1", "L1H0")
+    code, out, _ = run(*common, "--outcome", "logits", "--each", "--heads", "L1H0", "--json")
+    body = json.loads(out)
+    assert code == 0
+    assert {row["head"] for row in body["effects"]} == {"L1H0"}
+    assert body["verdict"][0].startswith("L1H0 boxes")
+    code, _, err = run(*common, "--heads", "L1H2")
+    assert code == 2
+    assert "no feature for head L1H2" in err
+    code, _, err = run(*common, "--save", saved)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_attribute__prints_tokens_and_writes_a_figure(run, place, saved):
+    text = "the hat in A, the <b>jam</b> in B. The jam in box"
+    common = ("attribute", saved, text, "L1H0", "-m", place / "little")
+    code, out, err = run(*common, "--save", place / "why.html")
+    assert code == 0, err
+    assert "residual" in out
+    assert "plotly" in (place / "why.html").read_text()
+    code, out, _ = run(*common, "--method", "shapley", "--json")
+    body = json.loads(out)
+    assert sum(body["variance_shares"].values()) == pytest.approx(1)
+    code, _, err = run("attribute", saved, text, "-m", place / "little")
+    assert code == 2
+    assert "Name one head" in err
