@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
+from drawn import note, one, traces
 from planted import planted, two_factors
 from qkprism import Head, HeadScores, QKPrismError, decompose_vector_sets, decompose_vectors
 from qkprism.core.scores import MEASURES
@@ -66,19 +67,6 @@ def scores_of(heads, model="tiny", n=40, chance=0.25):
     values["logit_gap"] = values["logit_gap"] * 4 - 3
     errors = {name: 0.1 * torch.rand(len(heads), generator=g, dtype=torch.float64) for name in MEASURES}
     return HeadScores(tuple(heads), values, errors, n, chance, provenance={"model": model})
-
-
-def traces(fig, **wanted):
-    return [t for t in fig.data if all(getattr(t, key) == value for key, value in wanted.items())]
-
-
-def one(fig, **wanted):
-    (found,) = traces(fig, **wanted)
-    return found
-
-
-def note(fig, name):
-    return " ".join(a.text for a in fig.layout.annotations if a.name == name)
 
 
 def every_text(fig):

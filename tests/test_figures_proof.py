@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
+from drawn import note, one, traces
 from qkprism import QKPrismError
 from qkprism.core.attribution import POSITION_BIAS, RESIDUAL, SOFT_CAP, Attribution, Attributions
 from qkprism.core.conditions import METHODS
@@ -121,19 +122,6 @@ def validation_of(factors=("order", "lexical"), methods=("contrast", "raw", SEQU
         for method in methods
     ]
     return Validation(tuple(c._replace(tv=NAN, tv_error=NAN) if c.method == SEQUENTIAL else c for c in checks))
-
-
-def traces(fig, **wanted):
-    return [t for t in fig.data if all(getattr(t, key) == value for key, value in wanted.items())]
-
-
-def one(fig, **wanted):
-    (found,) = traces(fig, **wanted)
-    return found
-
-
-def note(fig, name):
-    return " ".join(a.text for a in fig.layout.annotations if a.name == name)
 
 
 def every_text(fig):

@@ -31,7 +31,7 @@ from qkprism.figures.theme import (
     plain,
     shortened,
 )
-from qkprism.figures.words import count
+from qkprism.figures.words import count, name_panel
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _rank_map(features: Features, width: int) -> go.Figure:
         values = {head: _known(feature.rank_heldout) for head, feature in own.items()}
         texts = {head: _summary_text(feature) for head, feature in own.items()}
         draw_map(fig, panel, grid, values, texts, letters=_whole, absent="not computed")
-        _name_panel(fig, panel, name, names, width=grid.width)
+        name_panel(fig, panel, shortened(name, max(12, grid.width // 8)), color=feature_color(name, names))
         if panel < len(names):
             fig.layout[f"xaxis{panel}"].title.text = None
     top = max([1, *(f.rank_heldout or 0 for f in features.values())])
@@ -218,7 +218,12 @@ def _rank_dots(features: Features, width: int) -> go.Figure:
     )
     for panel, name in enumerate(names, 1):
         _draw_dots(fig, panel, heads, _of_contrast(features, name), feature_color(name, names))
-        _name_panel(fig, panel, name, names, width=(width - LEFT - 24) // columns - 72)
+        name_panel(
+            fig,
+            panel,
+            shortened(name, max(12, (width - LEFT - 24) // columns - 72 // 8)),
+            color=feature_color(name, names),
+        )
     for rank in RANKS:  # a legend without the colour of any one contrast
         marker = _marker(rank, INK)
         fig.add_scatter(x=[None], y=[None], mode="markers", name=rank.title, marker=marker, hoverinfo="skip")
@@ -275,22 +280,6 @@ def _draw_dots(fig: go.Figure, panel: int, heads: Sequence[Head], own: Mapping[H
             hoverinfo="text",
             **place,
         )
-
-
-def _name_panel(fig: go.Figure, panel: int, name: str, names: Sequence[str], *, width: int) -> None:
-    square = f"<span style='color:{feature_color(name, names)}'>■</span>"
-    fig.add_annotation(
-        text=f"{square} <b>{plain(shortened(name, max(12, width // 8)))}</b>",
-        name="panel",
-        xref=f"{axis('x', panel)} domain",
-        yref=f"{axis('y', panel)} domain",
-        x=0,
-        y=1,
-        xanchor="left",
-        yanchor="bottom",
-        yshift=4,
-        showarrow=False,
-    )
 
 
 def _colors(measure: str, values: Sequence[float], chance: float | None, grid: Grid) -> dict[str, Any]:

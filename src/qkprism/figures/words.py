@@ -38,10 +38,11 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def name_panel(fig: go.Figure, panel: int, text: str, *, shift: int = 4) -> None:
-    """A bold name (a plain text) above a panel."""
+def name_panel(fig: go.Figure, panel: int, text: str, *, shift: int = 4, color: str | None = None) -> None:
+    """A bold name (a plain text) above a panel, after a square of a colour where one is given."""
+    square = "" if color is None else f"<span style='color:{color}'>■</span> "
     fig.add_annotation(
-        text=f"<b>{plain(text)}</b>",
+        text=f"{square}<b>{plain(text)}</b>",
         name="panel",
         xref=f"{axis('x', panel)} domain",
         yref=f"{axis('y', panel)} domain",
