@@ -218,12 +218,8 @@ def _rank_dots(features: Features, width: int) -> go.Figure:
     )
     for panel, name in enumerate(names, 1):
         _draw_dots(fig, panel, heads, _of_contrast(features, name), feature_color(name, names))
-        name_panel(
-            fig,
-            panel,
-            shortened(name, max(12, (width - LEFT - 24) // columns - 72 // 8)),
-            color=feature_color(name, names),
-        )
+        letters = max(12, ((width - LEFT - 24) // columns - 72) // 8)
+        name_panel(fig, panel, shortened(name, letters), color=feature_color(name, names))
     for rank in RANKS:  # a legend without the colour of any one contrast
         marker = _marker(rank, INK)
         fig.add_scatter(x=[None], y=[None], mode="markers", name=rank.title, marker=marker, hoverinfo="skip")
