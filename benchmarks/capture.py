@@ -46,7 +46,7 @@ def bare(model: qk.Model, batches: list[Any]) -> None:
 def stream(model: qk.Model, encoded: list[EncodedExample], heads: tuple[qk.Head, ...], name: str = "boxes") -> Any:
     sites = sites_of(model, heads)
     marked = Marked.of(name, encoded, "plain", 0)
-    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, marked)
+    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, [marked])[name]
 
 
 def hook_and_cache(model: qk.Model, batches: list[Any]) -> dict[tuple[int, int], torch.Tensor]:

@@ -11,6 +11,7 @@ import oracle
 import qkprism as qk
 from qkprism import Contrast, Example, QKPrismError
 from qkprism.capture import Batches, Marked, sites_of, stream_moments
+from qkprism.contrasts import Text
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.metrics import cell_covariance, key_covariance
 from qkprism.models.encoding import encode
@@ -134,7 +135,8 @@ def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch)
     def stream(examples):
         encoded = encode(model.tokenizer, examples)
         marked = Marked.of("boxes", encoded, "plain", 0)
-        return stream_moments(Batches(model, sorted(model.layers), batch_size=7), sites_of(model, heads), marked)
+        batches = Batches(model, sorted(model.layers), batch_size=7)
+        return stream_moments(batches, sites_of(model, heads), [marked])["boxes"]
 
     expected = stream(texts)
     monkeypatch.setattr(capture, "collate", lambda examples, pad: plain(examples, pad, side))
@@ -412,3 +414,45 @@ def test_decompose__nan_weights_are_refused_by_name():
         qk.decompose(model, contrast(12), progress=False)
     with pytest.raises(QKPrismError, match="L1H0, L1H1, L1H2 are not finite"):
         qk.find_heads(model, contrast(12), progress=False)
+
+
+def forward_passes(model, monkeypatch):
+    """Counts the texts that go through the model."""
+    count, run = [0], type(model).run
+
+    def counted(self, input_ids=None, *args, **kwargs):
+        count[0] += len(input_ids)
+        return run(self, input_ids, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "run", counted)
+    return count
+
+
+def test_decompose__contrasts_of_the_same_texts_share_a_pass(model, monkeypatch):
+    boxes = contrast(20)
+    turned = [
+        Text(e.text.text, e.text.query, e.text.negative[:1], (*e.text.positive, *e.text.negative[1:])) for e in boxes
+    ]
+    other = Contrast("other", tuple(Example(text, weight=e.weight) for text, e in zip(turned, boxes, strict=True)))
+    alone = {c.name: qk.decompose(model, c, progress=False) for c in (boxes, other)}
+    count = forward_passes(model, monkeypatch)
+    both = qk.decompose(model, [boxes, other], metric="raw", progress=False)
+    assert count[0] == 20
+    for (name, head), feature in both.items():
+        assert torch.allclose(feature.covariance, alone[name][name, head].covariance, atol=1e-9)
+    qk.decompose(model, [boxes, contrast(20, seed=1, name="else")], metric="raw", progress=False)
+    assert count[0] == 60
+
+
+def test_decompose_ways__are_those_of_separate_calls_in_one_pass(model, monkeypatch):
+    sets = {"boxes": contrast(30), "twins": contrast(30, twins=True, seed=1)}
+    ours, paper = (qk.decompose(model, sets, preset=preset, progress=False) for preset in (None, "paper"))
+    count = forward_passes(model, monkeypatch)
+    found = qk.decompose_ways(model, sets, {"ours": qk.Way(), "paper": qk.Way(preset="paper")}, progress=False)
+    assert count[0] == 30 + 60
+    for way, expected in (("ours", ours), ("paper", paper)):
+        assert found[way].choices == expected.choices
+        assert found[way].provenance == expected.provenance
+        for key, feature in expected.items():
+            assert torch.equal(found[way][key].strengths, feature.strengths)
+            assert found[way][key].reading == feature.reading

@@ -22,7 +22,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.loading import load
 from qkprism.models.model import Model
-from qkprism.pipeline import attribute, decompose, find_heads, intervene, validate
+from qkprism.pipeline import Way, attribute, decompose, decompose_ways, find_heads, intervene, validate
 
 __all__ = [
     "Attribution",
@@ -40,10 +40,12 @@ __all__ = [
     "QKPrismError",
     "Validation",
     "Vectors",
+    "Way",
     "attribute",
     "decompose",
     "decompose_vector_sets",
     "decompose_vectors",
+    "decompose_ways",
     "find_heads",
     "intervene",
     "load",

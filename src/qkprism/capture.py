@@ -180,33 +180,59 @@ class _Gathered:
 def stream_moments(
     batches: Batches,
     sites: Mapping[int, Site],
-    marked: Marked,
+    group: Sequence[Marked],
     *,
     seed: int = 0,
     start: int = 0,
-    moments: dict[int, Moments] | None = None,
+    moments: Mapping[str, Mapping[int, Moments]] | None = None,
     progress: Progress | None = None,
-    on_chunk: Callable[[int, Mapping[int, Moments]], None] | None = None,
-) -> dict[int, Moments]:
-    """The moments of one contrast in every chosen layer; `start` and `moments` go on where a former pass stopped."""
-    sums = {} if moments is None else dict(moments)
+    on_chunk: Callable[[int, Mapping[str, dict[int, Moments]]], None] | None = None,
+) -> dict[str, dict[int, Moments]]:
+    """The moments of contrasts of the same texts in every chosen layer, by name, in one pass.
+
+    `start` and `moments` go on where a former pass stopped.
+    """
+    sums = {marked.name: dict((moments or {}).get(marked.name, {})) for marked in group}
+    examples = group[0].examples
     if progress and start:
         progress(start)
     chunk_size = CHUNK.get(batches.model.device.type, CHUNK["cpu"])
     buffers: dict[int, _Gathered] = {}
-    for at in range(start, len(marked.examples), chunk_size):
+    for at in range(start, len(examples), chunk_size):
         chunk = slice(at, at + chunk_size)
-        gathered = _run_chunk(batches, sites, marked.examples[chunk], buffers, progress)
-        plan, table = _plan(marked, chunk, seed)
-        for layer, vectors in gathered.items():
-            if layer not in sums:
-                sums[layer] = _empty(sites[layer], marked, vectors)
-            elif sums[layer].product.device != _home(vectors):  # read from a checkpoint
-                sums[layer] = sums[layer].to(_home(vectors))
-            _flush(sums[layer], vectors, plan, table, marked)
+        gathered = _run_chunk(batches, sites, examples[chunk], buffers, progress)
+        for marked in group:
+            _add_chunk(sums[marked.name], gathered, sites, marked, chunk, seed)
         if on_chunk:
-            on_chunk(min(chunk.stop, len(marked.examples)), sums)
+            on_chunk(min(chunk.stop, len(examples)), sums)
     return sums
+
+
+def _add_chunk(
+    sums: dict[int, Moments],
+    gathered: Mapping[int, _Gathered],
+    sites: Mapping[int, Site],
+    marked: Marked,
+    chunk: slice,
+    seed: int,
+) -> None:
+    plan, table = _plan(marked, chunk, seed)
+    for layer, vectors in gathered.items():
+        if layer not in sums:
+            sums[layer] = _empty(sites[layer], marked, vectors)
+        elif sums[layer].product.device != _home(vectors):  # read from a checkpoint
+            sums[layer] = sums[layer].to(_home(vectors))
+        _flush(sums[layer], vectors, plan, table, marked)
+
+
+def same_texts(marked: Sequence[Marked]) -> list[list[Marked]]:
+    """Contrasts grouped by their texts: those of the same tokens, queries and keys share a pass."""
+    groups: dict[tuple[object, ...], list[Marked]] = {}
+    for own in marked:
+        texts = (text for example in own.examples for text in example.texts)
+        seen = tuple((text.ids, text.query, tuple(key.position for key in text.keys)) for text in texts)
+        groups.setdefault((len(own.examples), hash(seen), seen), []).append(own)
+    return list(groups.values())
 
 
 def _empty(site: Site, marked: Marked, vectors: _Gathered) -> Moments:

@@ -60,9 +60,10 @@ class Checkpoint:
                     for layer, site in sites.items()
                 }
 
-    def note(self, marked: Sequence[Marked], name: str, done: int, sums: Mapping[int, Moments]) -> None:
-        """Note that a chunk is complete; write if it is time."""
-        self.done[name], self.sums[name] = done, dict(sums)
+    def note(self, marked: Sequence[Marked], done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
+        """Note that a chunk of some contrasts is complete; write if it is time."""
+        for name, own in sums.items():
+            self.done[name], self.sums[name] = done, dict(own)
         if time.monotonic() - self._written >= self.interval:
             self.write(marked)
 

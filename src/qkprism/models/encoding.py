@@ -232,7 +232,8 @@ def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> 
             chosen = _choose(_find(span, prompt, tokens, name), rules.token)
             keys += [EncodedKey(cut.position(at, name), sign == "+", span.labels, span.target) for at in chosen]
     _check_keys(keys, query, rules)
-    return EncodedText(tuple(cut.ids(tokens.ids)), query, tuple(keys))
+    # In the order of the text, so that contrasts of one text with other sides gather the same keys.
+    return EncodedText(tuple(cut.ids(tokens.ids)), query, tuple(sorted(keys, key=lambda key: key.position)))
 
 
 def _query(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> int:

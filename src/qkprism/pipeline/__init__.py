@@ -4,9 +4,9 @@ prompts -> Contrast -> capture (one forward pass) -> Moments -> Features -> inte
 """
 
 from qkprism.pipeline.attributing import attribute
-from qkprism.pipeline.decomposing import decompose
+from qkprism.pipeline.decomposing import Way, decompose, decompose_ways
 from qkprism.pipeline.intervening import intervene
 from qkprism.pipeline.searching import find_heads
 from qkprism.pipeline.validating import validate
 
-__all__ = ["attribute", "decompose", "find_heads", "intervene", "validate"]
+__all__ = ["Way", "attribute", "decompose", "decompose_ways", "find_heads", "intervene", "validate"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from qkprism.capture import Batches, Marked, Site, sites_of, stream_moments
+from qkprism.capture import Batches, Marked, Site, same_texts, sites_of, stream_moments
 from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast
 from qkprism.core.decomposition import few_examples, resolve_metric
@@ -21,6 +22,33 @@ from qkprism.models.chat import Chat
 from qkprism.models.encoding import TokenChoice
 from qkprism.models.model import Frame, Model
 from qkprism.pipeline.inputs import Contrasts, Heads, bar, encode_for, heads_of, named_contrasts, provenance_of
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to decompose: what is None is the paper's choice with `preset="paper"`, else ours."""
+
+    preset: Literal["paper"] | None = None
+    center: Center | None = None
+    reading: Reading | None = None
+    metric: Literal["raw", "contrast"] | None = None
+    rank: Rank | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset not in (None, "paper"):
+            raise QKPrismError(f"{self.preset!r} is not a preset. The one preset is 'paper'.")
+
+    @property
+    def chosen_reading(self) -> Reading | None:
+        """How twins are read; None is the default of twins."""
+        return "paired" if self.preset and self.reading is None else self.reading
+
+    def choices(self, n_contrasts: int, seed: int) -> Choices:
+        """What is chosen for that many contrasts."""
+        paper = self.preset == "paper"
+        metric = resolve_metric("raw" if paper and self.metric is None else self.metric, n_contrasts)
+        rank = ("energy" if paper else "balanced") if self.rank is None else self.rank
+        return Choices(center=self.center or ("none" if paper else "query"), metric=metric, rank=rank, seed=seed)
 
 
 def decompose(
@@ -48,28 +76,61 @@ def decompose(
 
     With a folder as `checkpoint` a pass that was killed goes on where it was, to the identical result.
     """
+    way = Way(preset=preset, center=center, reading=reading, metric=metric, rank=rank)
+    found = decompose_ways(
+        model, contrasts, {"": way},
+        heads=heads, rope=rope, token=token, chat=chat, max_length=max_length, batch_size=batch_size, seed=seed,
+        checkpoint=checkpoint, progress=progress,
+    )  # fmt: skip
+    return found[""]
+
+
+def decompose_ways(
+    model: Model,
+    contrasts: Contrasts,
+    ways: Mapping[str, Way],
+    *,
+    heads: Heads = None,
+    rope: Frame = "post",
+    token: TokenChoice = "last",
+    chat: bool | Chat | None = None,
+    max_length: int | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> dict[str, Features]:
+    """The same contrasts decomposed in several ways from one pass, such as ours and the paper's.
+
+    >>> decompose_ways(model, contrasts, {"ours": Way(), "paper": Way(preset="paper")})   # doctest: +SKIP
+    """
     named = named_contrasts(contrasts)
-    center, reading, rank = _preset(preset, center, reading, rank)
-    choices = Choices(center=center, metric=_metric(preset, metric, len(named)), rank=rank, seed=seed)
     chosen = heads_of(model, heads)
-    readings = {name: _reading(contrast, reading) for name, contrast in named.items()}
+    readings = {way: {name: _reading(c, own.chosen_reading) for name, c in named.items()} for way, own in ways.items()}
+    choices = {way: own.choices(len(named), seed) for way, own in ways.items()}
     encoded = {name: encode_for(model, contrast, chosen, token, chat, max_length) for name, contrast in named.items()}
-    marked = [Marked.of(name, encoded[name], readings[name], seed) for name in named]
+    wanted = list(dict.fromkeys(pair for own in readings.values() for pair in own.items()))
+    marked = {pair: Marked.of("/".join(pair), encoded[pair[0]], pair[1], seed) for pair in wanted}
     sites = sites_of(model, chosen)
-    _check_possible(choices, marked, sites)
-    batches = Batches(model, sorted(sites), rope, batch_size)
-    provenance = provenance_of(model, named, readings, rope=rope, token=token, chat=chat, max_length=max_length)
+    for way, choice in choices.items():
+        _check_possible(choice, [marked[pair] for pair in readings[way].items()], sites)
+    options = {"rope": rope, "token": token, "chat": chat, "max_length": max_length}
+    provenance = {way: provenance_of(model, named, own, **options) for way, own in readings.items()}
     job = {"provenance": provenance, "heads": list(map(str, chosen)), "batch_size": batch_size, "seed": seed}
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), job)
-    sums = _stream(batches, sites, marked, seed, kept, progress)
-    layers = {
-        layer: Layer(site.heads, site.scaling, {own.name: sums[own.name][layer] for own in marked})
-        for layer, site in sites.items()
-    }
-    if choices.metric == "contrast" and (few := few_examples([*next(iter(layers.values())).moments.values()])):
-        warnings.warn(few, stacklevel=2)
-    with bar(len(chosen), "heads", progress) as tick:
-        return Features.from_moments(layers, choices, provenance, tick)
+    sums = _stream(Batches(model, sorted(sites), rope, batch_size), sites, [*marked.values()], seed, kept, progress)
+    found = {}
+    with bar(len(chosen) * len(ways), "heads", progress) as tick:
+        for way, own in readings.items():
+            layers = {
+                layer: Layer(site.heads, site.scaling, {pair[0]: sums["/".join(pair)][layer] for pair in own.items()})
+                for layer, site in sites.items()
+            }
+            few = few_examples([*next(iter(layers.values())).moments.values()])
+            if choices[way].metric == "contrast" and few:
+                warnings.warn(few, stacklevel=3)
+            found[way] = Features.from_moments(layers, choices[way], provenance[way], tick)
+    return found
 
 
 def _check_possible(choices: Choices, marked: Sequence[Marked], sites: Mapping[int, Site]) -> None:
@@ -99,38 +160,24 @@ def _stream(
     """The moments of every contrast, from where a checkpoint stands if there is one."""
     if kept:
         kept.read(marked, sites)
-    sums = {}
-    with bar(sum(len(own.examples) for own in marked), "examples", progress) as tick:
-        for own in marked:
+    sums: dict[str, dict[int, Moments]] = {}
+    groups = same_texts(marked)
+    with bar(sum(len(group[0].examples) for group in groups), "examples", progress) as tick:
+        for group in groups:
             found = stream_moments(
                 batches,
                 sites,
-                own,
+                group,
                 seed=seed,
-                start=kept.done.get(own.name, 0) if kept else 0,
-                moments=kept.sums.get(own.name) if kept else None,
+                start=min(kept.done.get(own.name, 0) for own in group) if kept else 0,
+                moments=kept.sums if kept else None,
                 progress=tick,
-                on_chunk=partial(kept.note, marked, own.name) if kept else None,
+                on_chunk=partial(kept.note, marked) if kept else None,
             )
-            sums[own.name] = {layer: moments.to("cpu") for layer, moments in found.items()}
+            sums |= {name: {layer: m.to("cpu") for layer, m in own.items()} for name, own in found.items()}
     if kept:
         kept.write(marked)
     return sums
-
-
-def _preset(
-    preset: str | None, center: Center | None, reading: Reading | None, rank: Rank | None
-) -> tuple[Center, Reading | None, Rank]:
-    """The paper's choices where nothing else is said, or ours."""
-    if preset not in (None, "paper"):
-        raise QKPrismError(f"{preset!r} is not a preset. The one preset is 'paper'.")
-    if preset == "paper":
-        return center or "none", reading or "paired", "energy" if rank is None else rank
-    return center or "query", reading, "balanced" if rank is None else rank
-
-
-def _metric(preset: str | None, metric: str | None, n_contrasts: int) -> Literal["raw", "contrast"]:
-    return resolve_metric("raw" if preset == "paper" and metric is None else metric, n_contrasts)
 
 
 def _reading(contrast: Contrast, asked: Reading | None) -> Reading:
