@@ -73,11 +73,11 @@ def test_encode__finds_the_marked_words(make: Any) -> None:
     tokenizer = make()
     text = one(tokenizer, BOXES)
     words = [word.strip(",.").upper() for word in pieces(tokenizer, text.ids)]
-    assert [words[key.position] for key in text.keys] == ["Z", "O"]
+    assert [words[key.position] for key in text.keys] == ["O", "Z"]
     assert words[text.query] == "BOX"
     assert text.query == max(position for position, word in enumerate(words) if word == "BOX")
-    assert text.positive == (text.keys[0].position,)
-    assert text.negative == (text.keys[1].position,)
+    assert text.positive == (text.keys[1].position,)
+    assert text.negative == (text.keys[0].position,)
 
 
 @every_tokenizer
@@ -158,8 +158,8 @@ def test_encode__keys_keep_labels_and_target() -> None:
     positive, negative = Span(39, 40, {"order": 1}), Span(18, 19, {"order": 0}, target=True)
     text = one(byte_level(), Example(Text(PLAIN, None, (positive,), (negative,))))
     assert [(key.positive, key.labels, key.target) for key in text.keys] == [
-        (True, {"order": 1}, False),
         (False, {"order": 0}, True),
+        (True, {"order": 1}, False),
     ]
 
 
