@@ -46,7 +46,7 @@ class Protocol:
 
 PROTOCOLS = {
     "paper": Protocol("paper", rate=1e-4, steps=400_000),
-    "fast": Protocol("fast", rate=1e-2, steps=3000, warmup=200, decays=True),
+    "fast": Protocol("fast", rate=1e-2, steps=2000, warmup=200, decays=True),
 }
 
 
