@@ -9,9 +9,10 @@ from qkprism.toy.cells import Cell, untrained
 from qkprism.toy.contrasts import Sampling, contrast_vectors, decompose_heads, stacked_moments
 from qkprism.toy.protocols import Protocol
 from qkprism.toy.recovery import recover
-from qkprism.toy.task import Task
+from qkprism.toy.samples import draw_samples, exchange
+from qkprism.toy.task import Task, stream
 from qkprism.toy.training import train
-from qkprism.toy.truth import expected_covariance, interaction, overlap
+from qkprism.toy.truth import expected_covariance, interaction, logit_parts, overlap
 
 CELLS = [Cell(Task("discrete", 2, 3), 8), Cell(Task("discrete", 3, 4), 8), Cell(Task("continuous", 3, 2), 8)]
 
@@ -93,3 +94,17 @@ def test_interaction__shares_add_up_and_logits_follow(heads):
         query = head.query.double() @ head.maps.query.double() @ z[0]
         key = head.key.double() @ head.maps.key.double() @ z[1]
         assert z[0] @ found.matrix @ z[1] == pytest.approx(float(query @ key))
+
+
+def test_logit_parts__add_up_and_an_exchange_moves_only_its_own(heads):
+    for head in heads:
+        samples = draw_samples(head.cell.task, 50, stream(0))
+        before, after = (logit_parts(head, each) for each in (samples, exchange(samples, "z1")))
+        logits = (head.keys(samples) @ head.queries(samples)[:, :, None])[:, :, 0].double()
+        assert torch.allclose(sum(before.values()), logits, atol=1e-4)
+        assert torch.allclose(logits.div(8**0.5).softmax(-1).float(), head.attention(samples), atol=1e-5)
+        assert torch.allclose(before["z2"], after["z2"])
+        assert torch.allclose(before["rest"], after["rest"], atol=1e-4)
+        moved = after["z1"].gather(1, samples.target[:, None]) - before["z1"].gather(1, samples.original[:, None])
+        assert moved.abs().max() < 1e-4
+        assert before["rest"].std() < 0.1 * before["z1"].std()

@@ -72,6 +72,11 @@ class ToyHead:
         """k of all tokens."""
         return embed_payloads(self.maps, samples) @ self.key.mT
 
+    def attention(self, samples: Samples) -> Float[Tensor, "sample token"]:
+        """How the selector attends to the tokens."""
+        logits = (self.keys(samples) @ self.queries(samples)[:, :, None])[:, :, 0]
+        return (logits * self.cell.d_head**-0.5).softmax(-1)
+
 
 def untrained(cell: Cell) -> ToyHead:
     """The head as training finds it: every entry uniform within 1/sqrt(number of inputs), as in torch's Linear."""

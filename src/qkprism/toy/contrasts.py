@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 
@@ -21,11 +20,10 @@ from qkprism.core.vectors import Vectors
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.toy.cells import ToyHead
-from qkprism.toy.samples import Latent, Negatives, draw_contrast
+from qkprism.toy.samples import LATENTS, Latent, Negatives, draw_contrast
 from qkprism.toy.task import stream
 
 _CHUNK = 512
-LATENTS: tuple[Latent, ...] = get_args(Latent)
 OURS = Choices(center="query", metric="contrast", rank="balanced")
 PAPER = Choices(center="none", metric="raw", rank="energy")
 

@@ -13,8 +13,8 @@ from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.features import Feature
 from qkprism.core.rank import ENERGY, energy_rank, leading_run
 from qkprism.toy.cells import Cell, ToyHead
-from qkprism.toy.contrasts import LATENTS, OURS, Sampling, contrast_vectors, decompose_heads
-from qkprism.toy.samples import Latent
+from qkprism.toy.contrasts import OURS, Sampling, contrast_vectors, decompose_heads
+from qkprism.toy.samples import LATENTS, Latent
 from qkprism.toy.truth import alignment, expected_covariance, overlap, true_keys, true_queries
 
 ALIGNED = 512  # pairs that are enough for a mean cosine

@@ -19,6 +19,7 @@ from qkprism.errors import QKPrismError
 from qkprism.toy.task import Samples, Task, Variant
 
 Latent = Literal["z1", "z2"]
+LATENTS: tuple[Latent, ...] = get_args(Latent)
 Negatives = Literal["differs", "redrawn"]
 
 
@@ -84,7 +85,7 @@ def draw_contrast(
     correlation: float = 0.0,
 ) -> Samples:
     """Contrast pairs of one latent: token 0 is the positive key, token 1 the negative."""
-    _known("latent", latent, get_args(Latent))
+    _known("latent", latent, LATENTS)
     _known("negatives", negatives, get_args(Negatives))
     own_rank, held_rank = task.ranks if latent == "z1" else task.ranks[::-1]
     own = draw_latents(task.variant, (n, own_rank), random)
@@ -116,7 +117,7 @@ def match_target(samples: Samples, latent: Latent) -> Samples:
 
 def exchange(samples: Samples, latent: Latent) -> Samples:
     """The true counterfactual: original and target token exchange this latent; selector, noise and payloads stay."""
-    _known("latent", latent, get_args(Latent))
+    _known("latent", latent, LATENTS)
     tokens = getattr(samples, latent)
     row = torch.arange(len(tokens))
     changed = tokens.clone()

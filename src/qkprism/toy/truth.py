@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.core.vectors import Vectors
 from qkprism.toy.cells import ToyHead
-from qkprism.toy.samples import Latent, Negatives
+from qkprism.toy.samples import LATENTS, Latent, Negatives
+from qkprism.toy.task import Samples
 
 
 def true_keys(head: ToyHead, latent: Latent) -> Float[Tensor, "d_head latent_rank"]:
@@ -58,6 +59,17 @@ def alignment(
         for key in (vectors.positive, vectors.negative)
     ]
     return float(found[0]), float(found[1])
+
+
+def logit_parts(head: ToyHead, samples: Samples) -> dict[str, Float64[Tensor, "sample token"]]:
+    """The true parts of every logit (before scaling): what z1, z2 and the rest of each key give with the query."""
+    query = head.queries(samples).double()
+    whole = head.keys(samples).double() @ query[:, :, None]
+    parts: dict[str, Tensor] = {}
+    for latent in LATENTS:
+        own = getattr(samples, latent).double() @ true_keys(head, latent).mT
+        parts[latent] = (own @ query[:, :, None])[:, :, 0]
+    return parts | {"rest": whole[:, :, 0] - parts["z1"] - parts["z2"]}
 
 
 @dataclass(frozen=True)
