@@ -39,6 +39,7 @@ FLOORS = [
         "toy.contrasts",
         "toy.truth",
         "toy.recovery",
+        "toy.study",
     ],
     ["models.calls", "models.tap", "models.probe", "models.model", "models.chat", "models.encoding"],
     ["models.digest", "models.loading"],

@@ -8,9 +8,11 @@ import torch
 from qkprism import QKPrismError
 from qkprism.toy import store
 from qkprism.toy.cells import Cell, untrained
+from qkprism.toy.contrasts import Sampling
 from qkprism.toy.protocols import Protocol
 from qkprism.toy.stack import Stack
 from qkprism.toy.store import load_heads
+from qkprism.toy.study import study
 from qkprism.toy.task import Task
 from qkprism.toy.training import train
 
@@ -96,3 +98,17 @@ def test_stack__cells_that_do_not_improve_leave_with_their_best_weights():
     stack.note(torch.tensor([0.3]), protocol, 80)
     assert stack.steps.tolist() == [60, 80]
     assert torch.equal(stack.best_loss, torch.tensor([1.0, 0.3]))
+
+
+def test_study__keeps_its_parts_and_gives_the_same_again(tmp_path, monkeypatch):
+    steps = []
+    first = study(tmp_path, cells=CELLS, protocol=SHORT, sampling=Sampling(n=128))
+    monkeypatch.setattr("qkprism.toy.study.recover", None)
+    again = study(tmp_path, cells=CELLS, protocol=SHORT, sampling=Sampling(n=128), progress=lambda *_: steps.append(1))
+    assert not steps
+    assert again.recovered == first.recovered
+    assert again.controls == first.controls
+    assert len(first.ranks()) == 4 * len(CELLS)
+    table = first.accuracy()
+    assert (table.ceiling - table.below).tolist() == pytest.approx(table.accuracy.tolist())
+    assert {row.cell for row in first.misses()} <= set(CELLS)

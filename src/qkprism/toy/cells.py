@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,11 @@ class Cell:
     def superposed(self) -> bool:
         """Are there more latent dimensions than the head has?"""
         return sum(self.task.ranks) > self.d_head
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Cell:
+        """The cell that `dataclasses.asdict` put in a manifest."""
+        return cls(Task(**state["task"]), state["d_head"], state["seed"])
 
     def __str__(self) -> str:
         return f"{self.task.variant} r1={self.task.r1} r2={self.task.r2} d_head={self.d_head} seed={self.seed}"

@@ -23,7 +23,7 @@ from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.protocols import Protocol
 from qkprism.toy.stack import Stack
-from qkprism.toy.task import Maps, Task
+from qkprism.toy.task import Maps
 
 KIND = "toy-heads"
 INTERVAL = 30.0
@@ -100,7 +100,7 @@ def load_heads(folder: str | os.PathLike[str]) -> dict[Cell, ToyHead]:
 def _read_heads(rows: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> dict[Cell, ToyHead]:
     found = {}
     for i, row in enumerate(rows):
-        cell = Cell(Task(**row["cell"]["task"]), row["cell"]["d_head"], row["cell"]["seed"])
+        cell = Cell.from_json(row["cell"])
         maps = Maps(**{name: tensors[f"{i}/map/{name}"] for name in _MAPS}, noise=row["noise"])
         weights = {name: tensors[f"{i}/{name}"] for name in _WEIGHTS}
         head = ToyHead(cell, maps, weights["query"], weights["key"], weights["value"], weights["output"])
