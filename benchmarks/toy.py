@@ -2,6 +2,7 @@
 
     python benchmarks/toy.py            # figures as printed in benchmarks/README.md
     python benchmarks/toy.py --quick    # fewer rounds
+    python benchmarks/toy.py --grid runs/toy --seeds 0 1    # train the grid; accuracies and ranks
 
 Both draw the same things (latents, payloads, full noise on every token and selector) and take the same steps of AdamW
 with batches of 256. The unit is CPU time a head and step; ways take turns and a ratio is the median over rounds,
@@ -13,9 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +27,7 @@ from qkprism.toy.cells import Cell, paper_grid
 from qkprism.toy.draws import deal
 from qkprism.toy.protocols import PROTOCOLS
 from qkprism.toy.stack import Stack, largest_rank
+from qkprism.toy.study import study
 from qkprism.toy.task import Maps, Task
 
 BATCH = 256
@@ -113,12 +118,52 @@ def compare(rounds: int, steps: int) -> dict[str, float]:
     }
 
 
+def grid(folder: Path, seeds: Sequence[int]) -> dict[str, object]:
+    """Train the whole grid and tell how far accuracies are below the ceiling and which ranks are missed."""
+    start, cpu = time.perf_counter(), time.process_time()
+    found = study(folder, cells=paper_grid(seeds=seeds), progress=_report)
+    spent = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
+    table, ranks = found.accuracy(), found.ranks()
+    roomy = table[table.r1 + table.r2 <= table.d_head]
+    return {
+        **spent,
+        "heads": len(table),
+        "most_below_ceiling": roomy.groupby(["variant", "d_head"]).below.max().to_string(),
+        "mean_accuracy": table.groupby(["variant", "d_head"]).accuracy.mean().to_string(),
+        "exact_latents": _exact(ranks).to_string(),
+        "missed": {
+            rule: [f"{row.cell} {row.latent}: {getattr(row, rule)}" for row in found.misses(rule)]
+            for rule in ("energy", "balanced", "heldout")
+        },
+    }
+
+
+def _exact(ranks: pd.DataFrame) -> pd.DataFrame:
+    """How many latents have their true rank, by rule, below, on and above r1 + r2 = d_head."""
+    exact = ranks[["energy", "balanced", "heldout"]].eq(ranks.true, axis=0)
+    place = (ranks.r1 + ranks.r2 - ranks.d_head).apply(
+        lambda over: "above" if over > 0 else "on" if not over else "below"
+    )
+    keys = [ranks.trained, ranks.variant, ranks.d_head, place.rename("place")]
+    return exact.groupby(keys).agg(["sum", "size"])
+
+
+def _report(step: int, left: int) -> None:
+    print(f"step {step}, {left} heads in training", file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--grid", type=Path, metavar="FOLDER")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     given = parser.parse_args()
+    if given.grid:
+        for name, value in grid(given.grid, given.seeds).items():
+            print(f"{name}:", value if not isinstance(value, str) else f"\n{value}")
+        return
     rounds, steps = (3, 10) if given.quick else (given.rounds, given.steps)
     result = {"torch": torch.__version__, "threads": torch.get_num_threads(), **compare(rounds, steps)}
     print(json.dumps(result, indent=1))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qkprism import QKPrismError
-from qkprism.toy.ceiling import bayes_ceiling, expected_largest
+from qkprism.toy.ceiling import bayes_ceiling, dot_product_ceiling, expected_largest
 from qkprism.toy.samples import draw_contrast, draw_given, draw_latents, draw_samples, exchange, match_target, take
 from qkprism.toy.task import Maps, Task, embed_payloads, embed_selector, stream
 
@@ -108,6 +108,21 @@ def test_bayes_ceiling__grows_with_the_ranks_to_one():
     assert ceilings == sorted(ceilings)
     assert ceilings[-1] == pytest.approx(1, abs=1e-5)
     assert bayes_ceiling(Task("continuous", 2, 2)) == 1
+
+
+@pytest.mark.parametrize(("ranks", "d_head"), [((2, 3), 8), ((3, 1), 16)])
+def test_dot_product_ceiling__is_what_the_largest_product_gets(ranks, d_head):
+    task = Task("continuous", *ranks)
+    samples = draw_samples(task, 40_000, stream(0))
+    z, query = torch.cat([samples.z1, samples.z2], -1), torch.cat([samples.query_z1, samples.query_z2], -1)
+    picked = (z @ query[:, :, None])[:, :, 0].argmax(1)
+    accuracy = float((samples.payload[torch.arange(40_000), picked] == samples.answer).float().mean())
+    assert dot_product_ceiling(task, d_head) == pytest.approx(accuracy, abs=0.01)
+
+
+def test_dot_product_ceiling__is_that_of_bayes_for_signs_and_counts_the_dimensions_of_the_head():
+    assert dot_product_ceiling(Task("discrete", 2, 3), 8) == bayes_ceiling(Task("discrete", 2, 3))
+    assert dot_product_ceiling(Task("continuous", 6, 6), 8) == dot_product_ceiling(Task("continuous", 4, 4), 16)
 
 
 @pytest.mark.parametrize("wrong", [{"variant": "ternary"}, {"preset": "loud"}, {"r1": 0}])

@@ -17,7 +17,9 @@ from qkprism.toy.task import Task
 from qkprism.toy.training import train
 
 CELLS = [Cell(Task(v, r1, r2), 8) for v in ("discrete", "continuous") for r1, r2 in ((2, 2), (2, 3))]
-SHORT = Protocol("short", rate=1e-2, steps=60, warmup=5, decays=True, batch=32, check_every=20, check_batches=2)
+SHORT = Protocol(
+    "short", rate=1e-2, steps=60, warmup=5, decays=True, batch=32, check_every=20, check_batches=2, test_batches=2
+)
 
 
 def same(ours, theirs):

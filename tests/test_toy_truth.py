@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkprism import QKPrismError
-from qkprism.toy.ceiling import bayes_ceiling
+from qkprism.toy.ceiling import dot_product_ceiling
 from qkprism.toy.cells import Cell, untrained
 from qkprism.toy.contrasts import Sampling, contrast_vectors, decompose_heads, stacked_moments
 from qkprism.toy.protocols import Protocol
@@ -16,7 +16,7 @@ from qkprism.toy.truth import expected_covariance, interaction, logit_parts, ove
 
 CELLS = [Cell(Task("discrete", 2, 3), 8), Cell(Task("discrete", 3, 4), 8), Cell(Task("continuous", 3, 2), 8)]
 
-BRIEF = Protocol("brief", rate=2e-2, steps=800, warmup=100, decays=True, batch=128, check_batches=4)
+BRIEF = Protocol("brief", rate=2e-2, steps=600, warmup=100, decays=True, batch=128, check_batches=4)
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +24,9 @@ def heads():
     return list(train(CELLS, BRIEF).values())
 
 
-def test_trained_heads__reach_the_ceiling_of_the_discrete_task(heads):
+def test_trained_heads__reach_the_ceiling_of_bayes_or_of_the_dot_product(heads):
     for head in heads:
-        if head.cell.task.variant == "discrete":
-            assert head.accuracy > bayes_ceiling(head.cell.task) - 0.015
+        assert abs(head.accuracy - dot_product_ceiling(head.cell.task, 8)) < 0.015
 
 
 def test_trained_heads__have_the_true_ranks_and_subspaces(heads):
@@ -53,11 +52,11 @@ def test_untrained_heads__have_ranks_and_subspaces_too_but_use_them_less(heads):
 @pytest.mark.parametrize("negatives", ["differs", "redrawn"])
 def test_expected_covariance__is_the_limit_of_the_sampled_one(negatives):
     heads = [untrained(cell) for cell in CELLS]
-    features = decompose_heads(heads, Sampling(n=4096, negatives=negatives))
+    features = decompose_heads(heads, Sampling(n=2048, negatives=negatives))
     for i, head in enumerate(heads):
         for latent in ("z1", "z2"):
             truth = expected_covariance(head, latent, negatives)
-            assert (features[latent, f"L0H{i}"].covariance - truth).norm() < 0.15 * truth.norm()
+            assert (features[latent, f"L0H{i}"].covariance - truth).norm() < 0.2 * truth.norm()
 
 
 def test_stacked_moments__are_those_of_each_head():

@@ -33,6 +33,7 @@ class Protocol:
     patience: int = 5
     check_batches: int = 20
     check_batch: int = 512
+    test_batches: int = 40
 
     def rate_at(self, step: int) -> float:
         """The rate of a step, counted from 0."""
@@ -46,7 +47,7 @@ class Protocol:
 
 PROTOCOLS = {
     "paper": Protocol("paper", rate=1e-4, steps=400_000),
-    "fast": Protocol("fast", rate=1e-2, steps=2000, warmup=200, decays=True),
+    "fast": Protocol("fast", rate=1e-2, steps=3000, warmup=300, decays=True),
 }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
-from qkprism.toy.ceiling import bayes_ceiling
+from qkprism.toy.ceiling import bayes_ceiling, dot_product_ceiling
 from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.protocols import Protocol
@@ -31,6 +31,40 @@ Rule = Literal["energy", "balanced", "heldout"]
 
 
 @dataclass(frozen=True)
+class HeadScore:
+    """A head's accuracy beside the ceiling of its task and that of a dot product, and its interactions as numbers."""
+
+    cell: Cell
+    accuracy: float
+    ceiling: float
+    dot_product_ceiling: float
+    loss: float
+    steps: int
+    diagonal: float
+    within: float
+    across: float
+    symmetry: float
+    dimensions: float
+
+    @classmethod
+    def of(cls, head: ToyHead) -> HeadScore:
+        found, task = interaction(head), head.cell.task
+        return cls(
+            cell=head.cell,
+            accuracy=head.accuracy,
+            ceiling=bayes_ceiling(task),
+            dot_product_ceiling=dot_product_ceiling(task, head.cell.d_head),
+            loss=head.loss,
+            steps=head.steps,
+            diagonal=found.diagonal,
+            within=found.within,
+            across=found.across,
+            symmetry=found.symmetry,
+            dimensions=found.dimensions,
+        )
+
+
+@dataclass(frozen=True)
 class Study:
     """Trained heads, and what is recovered in them and in untrained ones."""
 
@@ -38,18 +72,22 @@ class Study:
     recovered: tuple[Recovery, ...] = field(repr=False)
     controls: tuple[Recovery, ...] = field(repr=False)
 
+    def scores(self) -> list[HeadScore]:
+        """Every head's accuracy and interactions."""
+        return [HeadScore.of(head) for head in self.heads.values()]
+
     def accuracy(self) -> pd.DataFrame:
-        """A row a head: accuracy beside the ceiling of its task, steps taken, and its interactions G as numbers."""
+        """A row a head: accuracy, how far it is below the ceiling of its task, and its interactions G as numbers."""
         import pandas as pd
 
-        return pd.DataFrame([_head_row(head) for head in self.heads.values()])
+        return pd.DataFrame([{**_flat(score), "below": score.ceiling - score.accuracy} for score in self.scores()])
 
     def ranks(self) -> pd.DataFrame:
         """A row a head and latent: ranks by every rule beside the true one, of trained and untrained heads."""
         import pandas as pd
 
         kinds = ((True, self.recovered), (False, self.controls))
-        return pd.DataFrame([{"trained": kind, **_recovery_row(row)} for kind, rows in kinds for row in rows])
+        return pd.DataFrame([{"trained": kind, **_flat(row)} for kind, rows in kinds for row in rows])
 
     def misses(self, rule: Rule = "energy") -> list[Recovery]:
         """The latents of heads with room for all (r1 + r2 <= d_head) whose rank a rule does not find."""
@@ -95,18 +133,8 @@ def _restored(row: Mapping[str, Any]) -> Recovery:
     return Recovery(**values | {"cell": Cell.from_json(row["cell"])})
 
 
-def _cell_row(cell: Cell) -> dict[str, Any]:
-    task = cell.task
-    return {"variant": task.variant, "d_head": cell.d_head, "r1": task.r1, "r2": task.r2, "seed": cell.seed}
-
-
-def _head_row(head: ToyHead) -> dict[str, Any]:
-    found, ceiling = interaction(head), bayes_ceiling(head.cell.task)
-    shares = {name: getattr(found, name) for name in ("diagonal", "within", "across", "symmetry", "dimensions")}
-    numbers = {"accuracy": head.accuracy, "ceiling": ceiling, "below": ceiling - head.accuracy}
-    return {**_cell_row(head.cell), **numbers, "loss": head.loss, "steps": head.steps, **shares}
-
-
-def _recovery_row(row: Recovery) -> dict[str, Any]:
-    numbers = {name: value for name, value in asdict(row).items() if name != "cell"}
-    return {**_cell_row(row.cell), **numbers}
+def _flat(row: HeadScore | Recovery) -> dict[str, Any]:
+    """A row with its cell spelled out."""
+    cell, task = row.cell, row.cell.task
+    place = {"variant": task.variant, "d_head": cell.d_head, "r1": task.r1, "r2": task.r2, "seed": cell.seed}
+    return {**place, **{name: value for name, value in asdict(row).items() if name != "cell"}}

@@ -21,7 +21,6 @@ from qkprism.toy.store import Store
 
 Heads = Mapping[Cell, ToyHead]
 Progress = Callable[[int, int], None]
-TEST_BATCHES = 40
 
 
 def train(
@@ -95,7 +94,7 @@ def _batches(cells: Sequence[Cell], protocol: Protocol, n: int, key: str) -> lis
 
 def _tested(stacks: Sequence[Stack], protocol: Protocol) -> dict[Cell, ToyHead]:
     """The best weights of every cell with their accuracy on fresh samples."""
-    fresh = _batches([cell for stack in stacks for cell in stack.cells], protocol, TEST_BATCHES, "test")
+    fresh = _batches([cell for stack in stacks for cell in stack.cells], protocol, protocol.test_batches, "test")
     found = {}
     for stack in stacks:
         accuracy = evaluate(stack, fresh, best=True).accuracy
