@@ -9,8 +9,13 @@ depend on the step alone, so training that was killed goes on to the identical r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+
+import torch
 
 from qkprism.errors import QKPrismError
 from qkprism.toy.cells import Cell, ToyHead
@@ -60,7 +65,8 @@ def _check(cells: Sequence[Cell]) -> None:
 
 def _stacks(cells: Sequence[Cell]) -> list[Stack]:
     kinds = dict.fromkeys((cell.task.variant, cell.d_head) for cell in cells)
-    return [Stack.of([cell for cell in cells if (cell.task.variant, cell.d_head) == kind]) for kind in kinds]
+    found = [Stack.of([cell for cell in cells if (cell.task.variant, cell.d_head) == kind]) for kind in kinds]
+    return sorted(found, key=lambda stack: -stack.parameter.numel())  # the longest work first
 
 
 def _run(
@@ -69,22 +75,37 @@ def _run(
     everyone = [cell for stack in stacks for cell in stack.cells]
     task, rank = everyone[0].task, largest_rank(everyone)
     validation = _batches(everyone, protocol, protocol.check_batches, "validation")
-    for step in range(taken, protocol.steps):
-        dealt = deal(task, rank, protocol.batch, "training", step)
-        for stack in stacks:
-            stack.step(dealt, protocol, step)
-        if (step + 1) % protocol.check_every and step + 1 < protocol.steps:
-            continue
-        for stack in stacks:
-            if len(stack.active):
-                stack.note(evaluate(stack, validation).loss, protocol, step + 1)
-        left = sum(len(stack.active) for stack in stacks)
-        if progress:
-            progress(step + 1, left)
-        if store:
-            store.note(stacks, step + 1)
-        if not left:
-            return
+    with _one_core_each() as pool:
+        for step in range(taken, protocol.steps):
+            dealt = deal(task, rank, protocol.batch, "training", step)
+            list(pool.map(partial(Stack.step, dealt=dealt, protocol=protocol, number=step), stacks))
+            if (step + 1) % protocol.check_every and step + 1 < protocol.steps:
+                continue
+            list(pool.map(partial(_validate, batches=validation, protocol=protocol, taken=step + 1), stacks))
+            left = sum(len(stack.active) for stack in stacks)
+            if progress:
+                progress(step + 1, left)
+            if store:
+                store.note(stacks, step + 1)
+            if not left:
+                return
+
+
+def _validate(stack: Stack, batches: Sequence[Deal], protocol: Protocol, taken: int) -> None:
+    if len(stack.active):
+        stack.note(evaluate(stack, batches).loss, protocol, taken)
+
+
+@contextmanager
+def _one_core_each() -> Iterator[ThreadPoolExecutor]:
+    """Stacks side by side, each on one core: torch's own threads would wait for each other at every product."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(cores) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(cores)
 
 
 def _batches(cells: Sequence[Cell], protocol: Protocol, n: int, key: str) -> list[Deal]:
