@@ -1,8 +1,8 @@
 """Draws from the task: training and test samples, contrasts of one latent, and true counterfactuals.
 
 A contrast of z1 is a sample of two tokens (paper, section 3): the positive shares z1 with the selector, the negative
-does not, and both have one z2, drawn apart from the selector's. `exchange` really exchanges one latent between two
-tokens: what an edit of keys is compared with.
+does not, and both have one z2, drawn apart from the selector's. Payload and noise are each token's own. `exchange`
+really exchanges one latent between two tokens: what an edit of keys is compared with.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def draw_contrast(
     while negatives == "differs" and bool((same := (negative == own).all(-1)).any()):
         negative[same] = draw_given(task.variant, held[same], own_rank, correlation, random)
     tokens = {latent: torch.stack([own, negative], 1), _other(latent): torch.stack([held, held], 1)}
-    payload = torch.randint(task.payloads, (n, 1), generator=random)
     return Samples(
         **tokens,
-        payload=payload.expand(n, 2),
+        # not shared: along what never differs between keys the contrast metric has only noise to go by
+        payload=torch.randint(task.payloads, (n, 2), generator=random),
         noise=torch.randn(n, 2, task.width, generator=random),
         **{f"query_{latent}": own, f"query_{_other(latent)}": of_query},
         query_noise=torch.randn(n, task.width, generator=random),
