@@ -4,9 +4,11 @@ import pytest
 
 from qkprism import QKPrismError
 from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_triangles
+from qkprism.figures.toy_interactions import interaction_grid
 from qkprism.toy.cells import paper_grid, untrained
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.study import HeadScore
+from qkprism.toy.truth import interaction
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +55,14 @@ def test_accuracy_grid__shows_means_over_seeds_and_distance_to_the_ceiling():
     assert all(value == pytest.approx(0.15) for trace in maps for line in trace.z for value in line)
     assert maps[0].text[0][0] == "0.85"
     assert "mean of 2 seeds" in fig.layout.title.text
+
+
+def test_interaction_grid__shows_each_matrix_scaled_and_tells_its_shares():
+    heads = [untrained(cell) for cell in paper_grid(d_heads=(8,))[:5]]
+    fig = interaction_grid([(head.cell, interaction(head)) for head in heads])
+    maps = [trace for trace in fig.data if trace.type == "heatmap"]
+    assert len(maps) == 5
+    assert all(max(abs(value) for line in trace.z for value in line) == pytest.approx(1) for trace in maps)
+    titles = [note.text for note in fig.layout.annotations]
+    assert f"diagonal {interaction(heads[0]).diagonal:.0%}" in titles[0]
+    assert len(fig.layout.shapes) == 10
