@@ -64,5 +64,5 @@ def test_interaction_grid__shows_each_matrix_scaled_and_tells_its_shares():
     assert len(maps) == 5
     assert all(max(abs(value) for line in trace.z for value in line) == pytest.approx(1) for trace in maps)
     titles = [note.text for note in fig.layout.annotations]
-    assert f"diagonal {interaction(heads[0]).diagonal:.0%}" in titles[0]
+    assert f"{interaction(heads[0]).diagonal:.0%} diagonal" in titles[0]
     assert len(fig.layout.shapes) == 10

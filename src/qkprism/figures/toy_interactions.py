@@ -34,7 +34,7 @@ def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = 
     )
     for number, (cell, one) in enumerate(found, 1):
         _draw(fig, number, cell, one)
-    fig.update_annotations(font={"size": 12, "color": INK})
+    fig.update_annotations(font={"size": 11, "color": INK})
     fig.update_layout(
         coloraxis={
             "colorscale": [[i / (len(DIVERGING) - 1), color] for i, color in enumerate(DIVERGING)],
@@ -67,7 +67,7 @@ def _told(cell: Cell, found: Interaction) -> str:
     task = cell.task
     return (
         f"<b>{task.variant}, r1={task.r1} r2={task.r2}, d_head {cell.d_head}</b><br>"
-        f"diagonal {found.diagonal:.0%}, across {found.across:.0%}, dimensions {found.dimensions:.1f}"
+        f"{found.diagonal:.0%} diagonal, {found.across:.0%} across, {found.dimensions:.1f} dims"
     )
 
 
