@@ -35,6 +35,7 @@ FLOORS = [
         "toy.protocols",
         "toy.stack",
         "toy.store",
+        "toy.cores",
         "toy.training",
         "toy.contrasts",
         "toy.truth",

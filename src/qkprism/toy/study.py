@@ -9,8 +9,9 @@ One folder; every part of it is a run of its own, and parts that are there are n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 from qkprism.toy.ceiling import bayes_ceiling, dot_product_ceiling
 from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
 from qkprism.toy.contrasts import Sampling
+from qkprism.toy.cores import one_core_each
 from qkprism.toy.protocols import Protocol
 from qkprism.toy.recovery import Recovery, recover
 from qkprism.toy.training import Progress, train
@@ -108,22 +110,22 @@ def study(
     heads = train(chosen, protocol, folder=place / "heads", progress=progress)
     job = {"cells": [asdict(cell) for cell in chosen], "sampling": asdict(drawn)}
     trained = {**job, "steps": [head.steps for head in heads.values()], "loss": [h.loss for h in heads.values()]}
-    return Study(
-        heads,
-        _kept(place / "recovered", trained, lambda: recover(list(heads.values()), drawn)),
-        _kept(place / "controls", job, lambda: recover([untrained(cell) for cell in chosen], drawn)),
-    )
+    folders, jobs = (place / "recovered", place / "controls"), (trained, job)
+    both = (list(heads.values()), [untrained(cell) for cell in chosen])
+    with one_core_each() as pool:
+        recovered, controls = pool.map(partial(_kept, sampling=drawn), folders, jobs, both)
+    return Study(heads, recovered, controls)
 
 
-def _kept(folder: Path, job: Mapping[str, Any], compute: Callable[[], list[Recovery]]) -> tuple[Recovery, ...]:
-    """Rows from the folder if they are of this job, else computed and kept there."""
+def _kept(folder: Path, job: Mapping[str, Any], heads: Sequence[ToyHead], sampling: Sampling) -> tuple[Recovery, ...]:
+    """What is recovered in some heads: from the folder if it is of this job, else computed and kept there."""
     check_place(folder, KIND)
     wanted = json_value(job)
     if (folder / MANIFEST).exists():
         manifest, _ = read_run(folder, KIND)
         if manifest["job"] == wanted:
             return tuple(map(_restored, manifest["rows"]))
-    rows = tuple(compute())
+    rows = tuple(recover(heads, sampling))
     write_run(folder, KIND, {"job": wanted, "rows": [asdict(row) for row in rows]}, {})
     return rows
 

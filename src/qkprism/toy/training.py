@@ -9,16 +9,13 @@ depend on the step alone, so training that was killed goes on to the identical r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from qkprism.errors import QKPrismError
 from qkprism.toy.cells import Cell, ToyHead
+from qkprism.toy.cores import one_core_each
 from qkprism.toy.draws import Deal, deal
 from qkprism.toy.protocols import Protocol, protocol_named
 from qkprism.toy.stack import Stack, evaluate, largest_rank
@@ -75,7 +72,7 @@ def _run(
     everyone = [cell for stack in stacks for cell in stack.cells]
     task, rank = everyone[0].task, largest_rank(everyone)
     validation = _batches(everyone, protocol, protocol.check_batches, "validation")
-    with _one_core_each() as pool:
+    with one_core_each() as pool:
         for step in range(taken, protocol.steps):
             dealt = deal(task, rank, protocol.batch, "training", step)
             list(pool.map(partial(Stack.step, dealt=dealt, protocol=protocol, number=step), stacks))
@@ -94,18 +91,6 @@ def _run(
 def _validate(stack: Stack, batches: Sequence[Deal], protocol: Protocol, taken: int) -> None:
     if len(stack.active):
         stack.note(evaluate(stack, batches).loss, protocol, taken)
-
-
-@contextmanager
-def _one_core_each() -> Iterator[ThreadPoolExecutor]:
-    """Stacks side by side, each on one core: torch's own threads would wait for each other at every product."""
-    cores = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(cores) as pool:
-            yield pool
-    finally:
-        torch.set_num_threads(cores)
 
 
 def _batches(cells: Sequence[Cell], protocol: Protocol, n: int, key: str) -> list[Deal]:
