@@ -1,0 +1,94 @@
+"""Cells of the study: which heads there are (paper, section 4), their first weights, and what a trained one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkprism.toy.task import Maps, Preset, Samples, Task, Variant, embed_payloads, embed_selector, stream
+
+RANKS = {8: range(2, 7), 16: range(4, 13)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One head to train: its task, size and seed."""
+
+    task: Task
+    d_head: int
+    seed: int = 0
+
+    @property
+    def superposed(self) -> bool:
+        """Are there more latent dimensions than the head has?"""
+        return sum(self.task.ranks) > self.d_head
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Cell:
+        """The cell that `dataclasses.asdict` put in a manifest."""
+        return cls(Task(**state["task"]), state["d_head"], state["seed"])
+
+    def __str__(self) -> str:
+        return f"{self.task.variant} r1={self.task.r1} r2={self.task.r2} d_head={self.d_head} seed={self.seed}"
+
+
+def paper_grid(
+    *,
+    seeds: Sequence[int] = (0,),
+    variants: Sequence[Variant] = get_args(Variant),
+    d_heads: Sequence[int] = tuple(RANKS),
+    preset: Preset = "calibrated",
+) -> tuple[Cell, ...]:
+    """The cells of the paper: 25 of d_head 8 and 81 of d_head 16, for each variant and seed."""
+    return tuple(
+        Cell(Task(variant, r1, r2, preset), d_head, seed)
+        for seed in seeds
+        for variant in variants
+        for d_head in d_heads
+        for r1 in RANKS[d_head]
+        for r2 in RANKS[d_head]
+    )
+
+
+@dataclass(frozen=True)
+class ToyHead:
+    """A head with the maps of its task; `steps`, `loss` and `accuracy` (on fresh samples) tell how it was trained."""
+
+    cell: Cell
+    maps: Maps = field(repr=False)
+    query: Float[Tensor, "d_head width"] = field(repr=False)
+    key: Float[Tensor, "d_head width"] = field(repr=False)
+    value: Float[Tensor, "d_head width"] = field(repr=False)
+    output: Float[Tensor, "payload d_head"] = field(repr=False)
+    steps: int = 0
+    loss: float = float("nan")
+    accuracy: float = float("nan")
+
+    def queries(self, samples: Samples) -> Float[Tensor, "sample d_head"]:
+        """q of the selectors."""
+        return embed_selector(self.maps, samples) @ self.query.mT
+
+    def keys(self, samples: Samples) -> Float[Tensor, "sample token d_head"]:
+        """k of all tokens."""
+        return embed_payloads(self.maps, samples) @ self.key.mT
+
+    def attention(self, samples: Samples) -> Float[Tensor, "sample token"]:
+        """How the selector attends to the tokens."""
+        logits = (self.keys(samples) @ self.queries(samples)[:, :, None])[:, :, 0]
+        return (logits * self.cell.d_head**-0.5).softmax(-1)
+
+
+def untrained(cell: Cell) -> ToyHead:
+    """The head as training finds it: every entry uniform within 1/sqrt(number of inputs), as in torch's Linear."""
+    random, task = stream("weights", repr(cell)), cell.task
+
+    def uniform(rows: int, inputs: int) -> Tensor:
+        return (2 * torch.rand(rows, inputs, generator=random) - 1) * inputs**-0.5
+
+    query, key, value = (uniform(cell.d_head, task.width) for _ in range(3))
+    return ToyHead(cell, Maps.draw(task, cell.seed), query, key, value, uniform(task.payloads, cell.d_head))

@@ -1,0 +1,88 @@
+"""Toy heads through the library: their contrasts of z1 and z2 as moments, and from these the same features as anywhere.
+
+    features = decompose_heads(heads)           # features["z1", "L0H3"] is that of heads[3]
+
+Heads of one d_head are taken as the heads of one layer, each with keys of its own, so that what does not depend on the
+head (folds, random signs, shuffles) is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from qkprism.core.feature_set import Features, Layer
+from qkprism.core.features import Choices
+from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.core.vectors import Vectors
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.toy.cells import ToyHead
+from qkprism.toy.samples import LATENTS, Latent, Negatives, draw_contrast
+from qkprism.toy.task import stream
+
+_CHUNK = 512
+OURS = Choices(center="query", metric="contrast", rank="balanced")
+PAPER = Choices(center="none", metric="raw", rank="energy")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How contrasts are drawn: how many pairs, which negatives, and how the two latents correlate."""
+
+    n: int = 4096
+    negatives: Negatives = "differs"
+    correlation: float = 0.0
+    seed: int = 0
+
+
+def contrast_vectors(head: ToyHead, latent: Latent, sampling: Sampling = Sampling()) -> Vectors:  # noqa: B008
+    """Queries, positive and negative keys of one head for the contrast of one latent."""
+    random = stream("contrast", latent, sampling.seed, repr(head.cell))
+    samples = draw_contrast(
+        head.cell.task, latent, sampling.n, random, negatives=sampling.negatives, correlation=sampling.correlation
+    )
+    keys = head.keys(samples)
+    return Vectors(head.queries(samples), keys[:, 0], keys[:, 1])
+
+
+def decompose_heads(
+    heads: Sequence[ToyHead],
+    sampling: Sampling = Sampling(),  # noqa: B008
+    choices: Choices = OURS,
+) -> Features:
+    """The features of z1 and z2 in every head; heads[i] is L0Hi."""
+    if len({head.cell.d_head for head in heads}) != 1:
+        raise QKPrismError("Heads that are decomposed together need one d_head.")
+    moments: dict[str, Moments] = {
+        latent: stacked_moments([contrast_vectors(head, latent, sampling) for head in heads]) for latent in LATENTS
+    }
+    names = tuple(Head(0, i) for i in range(len(heads)))
+    layer = Layer(names, heads[0].cell.d_head ** -0.5, moments)
+    return Features.from_moments({0: layer}, choices, {"contrasts": {name: {} for name in LATENTS}})
+
+
+def stacked_moments(vectors: Sequence[Vectors], seed: int = 0) -> Moments:
+    """The sums that `Vectors.moments` gives for each head, as those of one layer."""
+    query = torch.stack([own.query for own in vectors], 1)[:, None]
+    key = torch.stack([torch.stack([own.positive, own.negative], 1) for own in vectors], 2)
+    n, d_head = len(query), query.shape[-1]
+    fold = torch.tensor(assign_folds(list(range(n)), seed))
+    sums = Moments.zeros(range(len(vectors)), d_head)
+    for at in range(0, n, _CHUNK):
+        rows = torch.arange(at, min(at + _CHUNK, n))
+        side = torch.tensor([1, -1]).expand(len(rows), -1)
+        plan = make_plan(
+            side=side,
+            text=torch.zeros_like(side),
+            cell=torch.full_like(side, -1),
+            weight=torch.ones(len(rows)),
+            fold=fold[rows],
+            index=rows.tolist(),
+            reading="plain",
+            seed=seed,
+        )
+        accumulate(sums, query[rows], reduce_keys(sums, key[rows], plan), plan)
+    return sums

@@ -1,0 +1,109 @@
+"""Training a bank: all cells take the same batches, each stops when its own validation loss no longer improves.
+
+    heads = train(paper_grid(), "fast", folder="runs/toy/heads")
+
+Cells of one variant and d_head are a stack, one computation; what they share is drawn once for all stacks. Batches
+depend on the step alone, so training that was killed goes on to the identical result (`store.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from qkprism.errors import QKPrismError
+from qkprism.toy.cells import Cell, ToyHead
+from qkprism.toy.cores import one_core_each
+from qkprism.toy.draws import Deal, deal
+from qkprism.toy.protocols import Protocol, protocol_named
+from qkprism.toy.stack import Stack, evaluate, largest_rank
+from qkprism.toy.store import Store
+
+Heads = Mapping[Cell, ToyHead]
+Progress = Callable[[int, int], None]
+
+
+def train(
+    cells: Sequence[Cell],
+    protocol: str | Protocol = "fast",
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Heads:
+    """Train a head for each cell; `progress` is told the steps taken and the number of cells still in training.
+
+    With a folder, the heads are saved there, finished ones are not trained again, and training that was cut short
+    goes on where it was.
+    """
+    chosen = protocol_named(protocol)
+    _check(cells)
+    store = Store.open(folder, chosen) if folder is not None else None
+    heads = dict(store.heads) if store else {}
+    stacks = _stacks([cell for cell in cells if cell not in heads])
+    if stacks:
+        taken = store.resume(stacks) if store else 0
+        _run(stacks, chosen, taken, store, progress)
+        heads |= (trained := _tested(stacks, chosen))
+        if store:
+            store.add(trained)
+    return {cell: heads[cell] for cell in cells}
+
+
+def _check(cells: Sequence[Cell]) -> None:
+    if not cells:
+        raise QKPrismError("There is no cell to train.")
+    if len(set(cells)) < len(cells):
+        raise QKPrismError("A cell is given twice. Give them other seeds.")
+    if len({(cell.task.tokens, cell.task.payloads, cell.task.width) for cell in cells}) > 1:
+        raise QKPrismError("Cells of one bank share their draws: they need the same tokens, payloads and width.")
+
+
+def _stacks(cells: Sequence[Cell]) -> list[Stack]:
+    kinds = dict.fromkeys((cell.task.variant, cell.d_head) for cell in cells)
+    found = [Stack.of([cell for cell in cells if (cell.task.variant, cell.d_head) == kind]) for kind in kinds]
+    return sorted(found, key=lambda stack: -stack.parameter.numel())  # the longest work first
+
+
+def _run(
+    stacks: Sequence[Stack], protocol: Protocol, taken: int, store: Store | None, progress: Progress | None
+) -> None:
+    everyone = [cell for stack in stacks for cell in stack.cells]
+    task, rank = everyone[0].task, largest_rank(everyone)
+    validation = _batches(everyone, protocol, protocol.check_batches, "validation")
+    with one_core_each() as pool:
+        for step in range(taken, protocol.steps):
+            dealt = deal(task, rank, protocol.batch, "training", step)
+            list(pool.map(partial(Stack.step, dealt=dealt, protocol=protocol, number=step), stacks))
+            if (step + 1) % protocol.check_every and step + 1 < protocol.steps:
+                continue
+            list(pool.map(partial(_validate, batches=validation, protocol=protocol, taken=step + 1), stacks))
+            left = sum(len(stack.active) for stack in stacks)
+            if progress:
+                progress(step + 1, left)
+            if store:
+                store.note(stacks, step + 1)
+            if not left:
+                return
+
+
+def _validate(stack: Stack, batches: Sequence[Deal], protocol: Protocol, taken: int) -> None:
+    if len(stack.active):
+        stack.note(evaluate(stack, batches).loss, protocol, taken)
+
+
+def _batches(cells: Sequence[Cell], protocol: Protocol, n: int, key: str) -> list[Deal]:
+    rank = largest_rank(cells)
+    return [deal(cells[0].task, rank, protocol.check_batch, key, i) for i in range(n)]
+
+
+def _tested(stacks: Sequence[Stack], protocol: Protocol) -> dict[Cell, ToyHead]:
+    """The best weights of every cell with their accuracy on fresh samples."""
+    fresh = _batches([cell for stack in stacks for cell in stack.cells], protocol, protocol.test_batches, "test")
+    found = {}
+    for stack in stacks:
+        accuracy = evaluate(stack, fresh, best=True).accuracy
+        for head, share in zip(stack.heads(), accuracy.tolist(), strict=True):
+            found[head.cell] = replace(head, accuracy=share)
+    return found
