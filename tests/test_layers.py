@@ -82,8 +82,9 @@ FLOORS = [
         "pipeline.validating",
         "pipeline",
     ],
+    ["studies.parts", "studies.binding", "studies"],
     [""],
-    ["page"],
+    ["page.layout", "page"],
     ["cli"],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}

@@ -227,6 +227,42 @@ def attribute(
         typer.echo(f"Figure: {save_figure(why.plot(), save).resolve()}", err=as_json)
 
 
+@app.command(epilog="Example:  qkprism binding --pairs 5 --schema drinks --save runs/drinks")
+def binding(
+    model: ModelOption = "smollm2",
+    pairs: Annotated[int, typer.Option(help="Entities, each with its label, in a prompt.", min=2)] = 9,
+    schema: Annotated[str, typer.Option(help="boxes, cities or drinks.")] = "boxes",
+    phrasing: Annotated[str, typer.Option(help="cloze, question, sentence or chat.")] = "cloze",
+    size: Annotated[str, typer.Option(help="quick (about 2,000 prompts) or paper.")] = "quick",
+    seed: Annotated[int, typer.Option(help="Of prompts, held-out words and controls.")] = 0,
+    save: Annotated[Path, typer.Option(help="The folder of the study; what is in it is not computed again.")] = Path(
+        "runs/binding"
+    ),
+    batch_size: Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
+    import qkprism as qk
+    from qkprism.page.binding import binding_report
+    from qkprism.runs import write_text
+    from qkprism.studies import study_binding
+
+    loaded = qk.load(model, dtype=dtype, device=device)
+    options: dict[str, Any] = {"phrasing": phrasing, "size": size, "seed": seed, "batch_size": batch_size}
+    study = study_binding(loaded, save, n_pairs=pairs, schema=schema, **options)
+    report = write_text(save / "report.html", binding_report(study))
+    frame = study.summary()
+    if as_json:
+        _print_json({"heads": frame.to_dict("records"), "validation": study.validation.summary().to_dict("records")})
+        return
+    _print_table(frame, list(frame.columns), f"Binding in {study.model}: {pairs} pairs, {schema}, {phrasing}")
+    for line in (*study.notes, *study.outcome.verdict()):
+        typer.echo(line)
+    typer.echo(f"Study:  {save.resolve()}\nReport: {report.resolve()}")
+
+
 def _show(features: Any, as_json: bool) -> None:
     frame = features.to_frame()
     if as_json:

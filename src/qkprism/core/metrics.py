@@ -26,6 +26,7 @@ from qkprism.errors import QKPrismError
 CONDITIONING = 1e-4
 CELL_LOADING = 0.5
 SINGULAR = 1e-12
+NOTHING = 1e-10  # the size of differences that are rounding only
 
 Matrix = Float64[Tensor, "*batch d_head d_head"]
 
@@ -107,11 +108,24 @@ def contrast_metric(
             "The marked keys do not span the head's key space (too few examples), so the contrast metric is not "
             "defined. Give more examples, or use metric='raw'."
         )
-    pooled = torch.stack([square / _size(within, square) for square in differences]).mean(0)
+    pooled = _pooled(differences, within)
     metric = pooled + CONDITIONING * _size(within, pooled) * within
     if cells is not None and bool((cells.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
         metric = metric + CELL_LOADING * cells / _size(metric, cells)
     return (metric + metric.mT) / 2
+
+
+def _pooled(differences: Sequence[Matrix], within: Matrix) -> Float64[Tensor, "*batch d_head d_head"]:
+    """The mean of S_f / size(S_f) over the contrasts whose keys differ at all.
+
+    In the first layer keys know nothing of other tokens, so a contrast can leave them as they are.
+    """
+    squares = torch.stack(list(differences))
+    sizes = torch.stack([_size(within, square) for square in differences])
+    differ = sizes > NOTHING
+    total = torch.where(differ, squares / sizes.clamp(min=NOTHING), 0.0).sum(0)
+    number = differ.sum(0)
+    return torch.where(number > 0, total / number.clamp(min=1), within)
 
 
 def _size(metric: Matrix, matrix: Matrix) -> Float64[Tensor, "*batch 1 1"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,15 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkprism.core.stored import load_result, save_result
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.runs import json_value, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+KIND = "scores"
 MEASURES = ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap")
 
 
@@ -96,11 +96,14 @@ class HeadScores:
 
         return score_figure(self, measure or self.sorted_by)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table as JSON, atomically."""
-        body = {"n": self.n, "chance": self.chance, "sorted_by": self.sorted_by, "provenance": self.provenance}
-        rows = self.to_frame().to_dict("records")
-        return write_text(path, json.dumps(json_value(body | {"heads": rows}), indent=1, allow_nan=False) + "\n")
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `HeadScores.load` gives the same table."""
+        return save_result(self, folder, KIND)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> HeadScores:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, KIND, heads=lambda names: tuple(map(Head.parse, names)))
 
     def __repr__(self) -> str:
         best = ", ".join(f"{h} {v:.2f}" for h, v in zip(self.heads[:5], self.values[self.sorted_by], strict=False))

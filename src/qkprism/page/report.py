@@ -5,26 +5,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from plotly.offline import get_plotlyjs
-
-from qkprism.figures.theme import CONFIG
+from qkprism.page.layout import figure, notes, page, table
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from qkprism.core.effects import Effects
     from qkprism.core.feature_set import Features
     from qkprism.core.features import Feature
     from qkprism.core.scores import HeadScores
 
 SHOWN = 6  # spectra drawn in full
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; font-size: 14px; } th, td { padding: .25rem .7rem; text-align: right; }
-th { border-bottom: 2px solid #222; } td { border-bottom: 1px solid #ddd; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } .scroll { overflow-x: auto; } .note { color: #555; }
-"""
 
 _COLUMNS = {
     "contrast": "contrast",
@@ -54,11 +43,11 @@ def features_report(features: Features, scores: HeadScores | None = None) -> str
         "feature. The <b>logit gap</b> is how much more logit the head gives positive keys than negative ones.</p>",
     ]
     if scores is not None:
-        parts += ["<h2>Which heads attend to the positive keys</h2>", _figure(scores.plot())]
-    parts += ["<h2>Features</h2>", _table(best), *(f"<p class=note>{escape(note)}</p>" for note in _notes(features))]
-    parts += [_figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
-    parts += [_figure(feature.plot()) for feature in best[:SHOWN]]
-    return _page(names, parts)
+        parts += ["<h2>Which heads attend to the positive keys</h2>", figure(scores.plot())]
+    parts += ["<h2>Features</h2>", _table(best), *notes(_notes(features))]
+    parts += [figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
+    parts += [figure(feature.plot()) for feature in best[:SHOWN]]
+    return page(names, parts)
 
 
 def effects_report(effects: Effects) -> str:
@@ -70,19 +59,13 @@ def effects_report(effects: Effects) -> str:
         "is proved as far as editing it moves more than the controls of the same rank do: <b>permuted labels</b> (the "
         "same pipeline on sides dealt at random), subspaces <b>drawn from the keys</b>, <b>Gaussian</b> ones (weak), "
         "and the leading <b>principal directions</b> of the keys (strong).</p>",
-        *(_figure(effects.plot(target=target)) for target in effects.targets),
+        *(figure(effects.plot(target=target)) for target in effects.targets),
         "<h2>In words</h2><ul>",
         *(f"<li>{escape(sentence)}</li>" for sentence in effects.verdict()),
         "</ul>",
-        *(f"<p class=note>{escape(note)}</p>" for note in effects.notes),
+        *notes(effects.notes),
     ]
-    return _page("interventions", parts)
-
-
-def _page(title: str, parts: list[str]) -> str:
-    script = f"<script>{get_plotlyjs()}</script>"
-    head = f"<meta charset=utf-8><title>qkprism: {title}</title><style>{_STYLE}</style>{script}"
-    return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+    return page("interventions", parts)
 
 
 def _best_first(features: Features, scores: HeadScores | None) -> list[Feature]:
@@ -98,19 +81,6 @@ def _notes(features: Features) -> list[str]:
 
 
 def _table(features: list[Feature], most: int = 40) -> str:
-    rows = [feature.summary() for feature in features[:most]]
-    head = "".join(f"<th>{title}</th>" for title in _COLUMNS.values())
-    body = "".join("<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in _COLUMNS) + "</tr>" for row in rows)
-    rest = len(features) - len(rows)
-    more = f"<p class=note>{rest} more features are in the run folder.</p>" if rest else ""
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"
-
-
-def _cell(value: object) -> str:
-    if value is None or value != value:
-        return "–"
-    return escape(f"{value:.3g}" if isinstance(value, float) else str(value))
-
-
-def _figure(figure: go.Figure) -> str:
-    return f"<div class=scroll>{figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)}</div>"
+    shown = table([feature.summary() for feature in features[:most]], _COLUMNS)
+    rest = len(features) - most
+    return shown + (f"<p class=note>{rest} more features are in the run folder.</p>" if rest > 0 else "")

@@ -1,0 +1,5 @@
+"""The paper's studies as one call each: what is computed is kept, and the page is made from what is kept."""
+
+from qkprism.studies.binding import BindingStudy, study_binding
+
+__all__ = ["BindingStudy", "study_binding"]

@@ -1,0 +1,81 @@
+"""A study's folder: every part of it is a run of its own, and parts that are there are not computed again.
+
+Beside each part stands a stamp that says which job it is of (model, prompts, options, versions); it is written after
+the part, so a part that was cut off is computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from qkprism.errors import QKPrismError
+from qkprism.runs import json_value, write_text
+
+STUDY = "study.json"
+
+
+class Saved(Protocol):
+    """What can be a part."""
+
+    def save(self, folder: str | os.PathLike[str]) -> Path: ...
+
+
+Part = TypeVar("Part", bound=Saved)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The folder of a study of one kind, for one job."""
+
+    folder: Path
+    kind: str
+    job: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], kind: str, job: Mapping[str, Any]) -> Parts:
+        """A new folder, or one of a study of the same kind; parts of another job in it are replaced."""
+        place = Path(folder).resolve()
+        check_study(place, kind)
+        write_text(place / STUDY, json.dumps({"study": kind, "job": json_value(job)}, indent=1) + "\n")
+        return cls(place, kind, job)
+
+    @property
+    def digest(self) -> str:
+        """What tells one job from another."""
+        return hashlib.sha256(json.dumps(json_value(self.job), sort_keys=True).encode()).hexdigest()
+
+    def get(self, name: str, compute: Callable[[], Part], load: Callable[[Path], Part]) -> Part:
+        """A part from the folder if it is of this job, else computed and kept."""
+        place, stamp = self.folder / name, self.folder / f"{name}.job"
+        if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == self.digest:
+            return load(place)
+        stamp.unlink(missing_ok=True)
+        part = compute()
+        part.save(place)
+        write_text(stamp, self.digest + "\n")
+        return part
+
+
+def check_study(folder: Path, kind: str) -> None:
+    """Refuse to write where something else is."""
+    if folder.exists() and not folder.is_dir():
+        raise QKPrismError(f"{folder} exists and is not a folder. Choose another place.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if read_study(folder)["study"] != kind:
+        raise QKPrismError(f"{folder} is a study of another kind. Choose another place.")
+
+
+def read_study(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a study's folder says it is."""
+    try:
+        body: dict[str, Any] = json.loads((Path(folder) / STUDY).read_text(encoding="utf-8"))
+        return {"study": body["study"], "job": body["job"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise QKPrismError(f"{folder} is not the folder of a study: it has no readable {STUDY}.") from None

@@ -1,0 +1,90 @@
+"""The binding study, end to end on tiny models of the paper's architectures."""
+
+import json
+
+import pytest
+import torch
+
+import qkprism as qk
+from qkprism import QKPrismError
+from qkprism.page.binding import binding_report, comparison
+from qkprism.studies import binding as studies
+from qkprism.studies import study_binding
+from qkprism.tasks.schemas import SCHEMAS
+from tiny import one_thread, tiny  # noqa: F401
+from tokenizers_for_tests import byte_level
+
+KNOWN = SCHEMAS["boxes"].entities + SCHEMAS["boxes"].labels
+TINY = studies.Size(search=12, train=60, test=6, draws=2, outcome_draws=1)
+
+
+def load(name, **settings):
+    tokenizer = byte_level(words=KNOWN)
+    return qk.load((tiny(name, vocab_size=len(tokenizer), max_position_embeddings=512, **settings), tokenizer))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setitem(studies.SIZES, "quick", TINY)
+
+
+@pytest.mark.filterwarnings("ignore:Only")
+@pytest.mark.filterwarnings("ignore:.*depends on its order")
+@pytest.mark.parametrize("name", ["llama3", "qwen3"])
+def test_binding__whole_study_is_kept_and_taken_up_again(name, tmp_path, monkeypatch):
+    model = load(name)
+    found = study_binding(model, tmp_path / "study", n_pairs=3, progress=False)
+    assert 3 <= len(found.heads) <= 9
+    page = binding_report(found)
+    assert "The paper and this run" in page
+    assert "src=" not in page.split("<body>")[1]
+    assert set(found.summary().columns) >= {"head", "accuracy", "order_rank", "lexical_rank", "both_shift"}
+    assert {row["what"] for row in comparison(found)} >= {"rank of order", "rank of lexical"}
+    monkeypatch.setattr(type(model), "run", None)  # nothing is run again
+    again = study_binding(model, tmp_path / "study", n_pairs=3, progress=False)
+    assert again.summary().equals(found.summary())
+    assert torch.equal(again.outcome.values, found.outcome.values)
+
+
+@pytest.mark.filterwarnings("ignore:Only")
+def test_binding__a_part_that_was_cut_off_is_computed_again(tmp_path):
+    model = load("llama3")
+    place = tmp_path / "study"
+    first = study_binding(model, place, n_pairs=3, progress=False)
+    (place / "effects.job").unlink()
+    (place / "validation.job").write_text("of another job")
+    again = study_binding(model, place, n_pairs=3, progress=False)
+    assert torch.equal(again.effects.values, first.effects.values)
+    assert again.validation == first.validation or again.validation.to_frame().equals(first.validation.to_frame())
+
+
+def test_binding__bad_input_is_one_clear_line(tmp_path):
+    model = load("llama3")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "study.json").write_text(json.dumps({"study": "toy", "job": {}}))
+    short = load("llama3", seed=1)
+    short.hf.config.max_position_embeddings = 8
+    for wrong, says in [
+        (lambda: study_binding(model, tmp_path / "x", size="huge"), "not a size of this study"),
+        (lambda: study_binding(model, tmp_path / "x", schema="planets"), "unknown schema"),
+        (lambda: study_binding(model, tmp_path / "other", n_pairs=3), "not the folder of a study"),
+        (lambda: study_binding(model, tmp_path / "toy", n_pairs=3), "a study of another kind"),
+        (lambda: study_binding(short, tmp_path / "y", n_pairs=3), "more than the 8 positions"),
+        (lambda: study_binding(model, tmp_path / "z", n_pairs=3, phrasing="chat"), "chat template"),
+    ]:
+        with pytest.raises(QKPrismError, match=says):
+            wrong()
+
+
+def test_choose_heads__goes_on_with_the_best_and_says_so():
+    heads = tuple(qk.Head(0, i) for i in range(5))
+    measures = ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap")
+    values = {name: torch.linspace(0.1, 0.2, 5).double() for name in measures}
+    scores = qk.HeadScores(heads, values, values, 10, 0.1)
+    chosen, notes = studies.choose_heads(scores)
+    assert [str(head) for head in chosen] == ["L0H4", "L0H3", "L0H2"]
+    assert "0 heads reach an accuracy of 0.3" in notes[0]
+    better = {name: value + 0.5 for name, value in values.items()}
+    assert studies.choose_heads(qk.HeadScores(heads, better, values, 10, 0.1)) == (heads[::-1], ())
