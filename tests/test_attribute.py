@@ -261,12 +261,25 @@ def test_attribute__some_features_only(llama, own):
     assert found.terms == ("first", "residual")
 
 
+def test_attribute__order_is_judged_on_the_tokens_that_are_seen(llama, own):
+    raw = own.with_metric("raw").with_rank(5)
+    text = Example.parse("the hat in [-A], the jam in [+B], the [?jam] in box, and more words after it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one = qk.attribute(llama, text, raw, "L1H3", method="sequential")
+        many = qk.attribute(llama, [text], raw, "L1H3", method="sequential", progress=False)
+    assert many.order_spread["L1H3"] == pytest.approx(one.order_spread, rel=1e-6)
+
+
 def test_attribute__bad_input_is_one_clear_line(llama, own):
     other = load("llama", seed=4)
+    twin = Example.parse("jam in [+A]. jam", twin="pen in [+A]. pen")
     for wrong, says in [
         (lambda: qk.attribute(llama, TEXT, own), "Name one head for a text"),
         (lambda: qk.attribute(llama, TEXT, own, "L0H0"), "no feature for head L0H0"),
         (lambda: qk.attribute(llama, TEXT, own, "L0H1", contrasts=["colour"]), "no contrast 'colour'"),
+        (lambda: qk.attribute(llama, [twin], own), "need a negative key"),
+        (lambda: qk.attribute(llama, TEXT, own, "L0H1", contrasts=["first", "first"]), "named twice"),
         (lambda: qk.attribute(llama, "", own, "L0H1"), "the text is empty"),
         (lambda: qk.attribute(llama, "x" * 400, own, "L0H1"), "more than the 256 positions"),
         (lambda: qk.attribute(other, TEXT, own, "L0H1"), "are others"),

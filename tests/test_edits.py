@@ -79,6 +79,8 @@ def test_steer__adds_up_and_stays_in_the_subspace():
         (lambda: Edit("swap", side="query"), "a query has no partner"),
         (lambda: Edit("replace"), "give the vector"),
         (lambda: Edit("steer", direction=-1), "count from 0"),
+        (lambda: Edit("steer", amount=float("nan")), "not a finite number"),
+        (lambda: Edit("replace", vector=[1.0, float("inf")]), "finite numbers"),
         (lambda: Edit("replace", vector={Head(0, 0): torch.ones(4)}).vector_of(Head(0, 1)), "no vector for L0H1"),
     ],
 )
@@ -102,12 +104,12 @@ def test_conditions__all_controls_stand_beside_every_feature_in_its_rank(feature
     assert [features[name, "L0H0"].rank for name in ("z1", "z2")] == [3, 5]
     for method in METHODS:
         for feature, rank in {"z1": 3, "z2": 5, "z1+z2": 8}.items():
-            for control, draws in {"feature": 1, "permuted": 3, "keys": 4, "gaussian": 4, "pca": 1}.items():
+            for control, draws in {"feature": 1, "permuted": 7, "keys": 4, "gaussian": 4, "pca": 1}.items():
                 for draw in range(draws):
                     assert ranks[Condition(control, feature, method, draw)] == rank
     assert ranks[Condition("none")] == 0
     assert ranks[Condition("full")] == 16
-    assert len(ranks) == 2 + 3 * 3 * (1 + 3 + 4 + 4 + 1)
+    assert len(ranks) == 2 + 3 * 3 * (1 + 7 + 4 + 4 + 1)
 
 
 def test_conditions__projectors_are_projectors_orthogonal_in_their_metric(features, conditions):
@@ -183,6 +185,18 @@ def test_conditions__without_joint_projectors_each_feature_has_its_own_and_it_is
     ranks = dict(zip(found.names, found.ranks, strict=True))
     assert ranks[Condition("feature", "z1", "contrast")] == 10
     assert ranks[Condition("feature", "z1+z2", "contrast")] == 16
+
+
+def test_edit__takes_lists_and_names_of_heads():
+    assert torch.equal(Edit("replace", vector=[1, 2]).vector_of(Head(0, 0)), torch.tensor([1.0, 2.0]).double())
+    assert torch.equal(Edit("replace", vector={"L0H1": [1.0]}).vector_of(Head(0, 1)), torch.ones(1).double())
+
+
+def test_conditions__a_contrast_with_the_name_of_others_together_is_refused():
+    sets = Lock().contrasts(300)
+    features = decompose_vector_sets(sets | {"z1+z2": sets["z1"]}, rank=1)
+    with pytest.raises(QKPrismError, match="has the name of others together"):
+        layer_conditions(features, 0, ("raw",))
 
 
 def test_conditions__rank_zero_moves_nothing(features):

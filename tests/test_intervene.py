@@ -142,6 +142,8 @@ def test_intervene__further_edits_are_those_of_the_really_edited_model(llama, ow
         for head in own.heads:
             for at, name in enumerate(conditions[head].names):
                 space = conditions[head].subspace(at)
+                if name.control == "full" and edit.kind == "steer" and edit.vector is None:
+                    continue  # the whole key has no direction
                 if name.draw or name.control == "permuted" or (edit.kind == "steer" and space.rank <= edit.direction):
                     continue
 
@@ -220,6 +222,19 @@ def test_intervene__targets_that_differ_in_one_label_only_are_reported_where_the
     found = qk.intervene(llama, [matched, *examples(2, seed=1)], own, draws=1, progress=False)
     assert found.targets == ("given", "boxes", "first")
     assert found.n[[e.target == "first" for e in found.entries].index(True)] == len(aims["first"])
+
+
+def test_intervene__random_targets_go_with_the_text_not_its_place(llama, own):
+    test = examples(6, seed=8, target=False)
+    forward, backward = (qk.intervene(llama, x, own, draws=1, progress=False) for x in (test, test[::-1]))
+    assert torch.allclose(forward.values, backward.values, atol=1e-6)
+    one = qk.intervene(llama, test[0], own, draws=1, progress=False)
+    assert one.n[0] == 1
+
+
+def test_intervene__names_of_results_are_no_names_for_contrasts(llama):
+    with pytest.raises(QKPrismError, match="'residual' is a word of the results"):
+        qk.decompose(llama, {"residual": contrasts(4)["boxes"]})
 
 
 def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
@@ -338,6 +353,18 @@ def test_outcome__cached_whole_and_batched_are_the_same(llama, own, monkeypatch)
     assert torch.allclose(cached.values, whole.values, atol=1e-4)
 
 
+def test_outcome__is_read_before_what_the_tokenizer_puts_after_a_text():
+    tokenizer = byte_level(around="<s> $A </s>")
+    model = qk.load((tiny("llama", vocab_size=len(tokenizer), max_position_embeddings=256), tokenizer))
+    encoded = encode(tokenizer, examples(3))
+    for cached in (True, False):
+        begun = Continuation.start(model, encoded, rope="post", cached=cached)
+        assert begun.last == [e.text.query for e in encoded]
+        for i, item in enumerate(encoded):
+            alone = model.run(torch.tensor([item.text.ids[:-1]]), logits=True)[0, -1]
+            assert torch.allclose(begun.logits()[i], alone, atol=1e-4)
+
+
 def test_outcome__heads_one_by_one_and_all_rows(llama, own):
     test = examples(4, seed=13)
     options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
@@ -388,6 +415,11 @@ def test_intervene__bad_input_is_one_clear_line(llama, own):
         (lambda: qk.intervene(llama, test, own, draws=0), "no random control"),
         (lambda: qk.intervene(llama, test, own, labels={"colour": "x"}), "labels names the contrast 'colour'"),
         (lambda: qk.intervene(llama, test, own, methods=["best"]), "not a method of editing"),
+        (lambda: qk.intervene(llama, test, own, methods=[]), "No method of editing"),
+        (lambda: qk.intervene(llama, test, own, labels={"boxes": "colour"}), "No key has a label 'colour'"),
+        (lambda: qk.intervene(llama, test, own, seed=-1), "seed=-1 is not possible"),
+        (lambda: qk.intervene(llama, test, own, edit=Edit("steer", direction=4)), "is not in 'boxes' of L0H1"),
+        (lambda: qk.intervene(llama, test, own, edit=Edit("replace", vector=[1.0])), "has 1 numbers; L0H1 needs 8"),
     ]:
         with pytest.raises(QKPrismError, match=says):
             wrong()

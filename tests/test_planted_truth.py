@@ -146,8 +146,8 @@ def test_effects__random_relabelling_shows_no_effect_beyond_its_null():
         features = decompose_vector_sets(sets, rank=4, scaling=SHARP)
         found = intervene_vectors(attending(lock, 400), features)
         rows = [r for r in found.beats() if r["control"] == "permuted" and r["method"] == "contrast"]
-        beaten += sum(r["beaten"] and r["beats_every_draw"] for r in rows if "+" not in r["feature"])
-    assert beaten <= 12  # of 24; a real feature beats its null in all
+        beaten += sum(r["beaten"] for r in rows if "+" not in r["feature"])
+    assert beaten <= 2  # of 24
 
 
 def test_effects__a_real_feature_beats_permuted_labels():

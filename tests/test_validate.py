@@ -184,6 +184,7 @@ def test_validate__bad_input_is_one_clear_line(model, features):
         ),
         (lambda: qk.validate(model, {"boxes": [(longer, fewer)]}, features), "has 2 keys and the base 3"),
         (lambda: qk.validate(model, {"boxes": good}, {}), "at least one set"),
+        (lambda: qk.validate(model, {"boxes": [(good[0][0], good[0][0])]}, features), "nothing was exchanged"),
         (lambda: qk.validate(model, {"boxes": Contrast("x", (good[0][0],))}, features), "a text and a changed twin"),
         (lambda: qk.validate(model, {"boxes": good}, features, heads="L0H0"), "no feature for head L0H0"),
     ]:
@@ -250,6 +251,7 @@ def test_slopes__agree_with_numpy_and_need_enough_pairs():
     assert np.allclose(value, expected[1:])
     assert np.allclose(error, deviations[1:])
     assert slopes(y[:12], x[:12])[0].isnan().all()
+    assert slopes(y, torch.stack([x[:, 0], x[:, 0]], 1))[0].isnan().all()  # not told apart
 
 
 def test_total_variation__is_half_the_difference_and_ratio_has_its_error():

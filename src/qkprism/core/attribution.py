@@ -181,8 +181,9 @@ class AttributionSums:
         gap = torch.cat([gap, whole], -1)
         self.gap.add(gap, weight)
         self.product.add(gap * whole, weight)
-        self.variance.add(variance, weight)
-        self.variance_marked.add(variance_marked, weight)
+        for means, shares in ((self.variance, variance), (self.variance_marked, variance_marked)):
+            varies = shares.isfinite().flatten(1).all(1)  # logits of one token, or all equal, have no shares
+            means.add(shares[varies], weight[varies])
 
     def gap_share(self) -> tuple[Float64[Tensor, "head term"], Float64[Tensor, "head term"]]:
         """mean(term) / mean(gap), with the standard error of a ratio of means."""

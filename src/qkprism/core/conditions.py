@@ -8,7 +8,7 @@ A method says how the subspace of a feature becomes a projector:
 
 Controls have the same metric and rank as the feature that they stand beside:
 
-    permuted      the same pipeline on sides that were dealt anew among the marked keys
+    permuted      the same pipeline on sides that were dealt anew among the marked keys, or turned around at random
     keys          subspaces drawn from the covariance of the marked keys
     gaussian      Gaussian subspaces: the paper's, weak because most directions of the key space are hardly used
     pca           the leading principal directions of the marked keys: strong
@@ -26,9 +26,10 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from qkprism.core.covariance import is_centred, shuffled_covariances
+from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_covariances
 from qkprism.core.feature_set import Features
 from qkprism.core.metrics import Factor, factor, identity_like, key_covariance
+from qkprism.core.moments import Moments
 from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -37,6 +38,7 @@ Method = Literal["contrast", "raw oblique", "raw"]
 METHODS: tuple[Method, ...] = get_args(Method)
 Control = Literal["feature", "permuted", "keys", "gaussian", "pca", "full", "none"]
 DRAWS = 10
+_ALONE = "the contrast metric needs two or more contrasts"
 ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
 
 
@@ -103,11 +105,15 @@ def methods_of(features: Features, asked: Sequence[str] | None = None) -> tuple[
     metric = features.choices.metric
     if asked is None:
         return ("contrast", "raw") if metric == "contrast" else ("raw",)
+    asked = [asked] if isinstance(asked, str) else asked
+    if not asked:
+        raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
     for name in asked:
         if name not in METHODS:
             raise QKPrismError(f"{name!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
         if name == "contrast" and metric != "contrast":
-            raise QKPrismError("These features are in the raw metric: features.with_metric('contrast') has the other.")
+            several = "features.with_metric('contrast') has the other" if len(features.contrasts) > 1 else _ALONE
+            raise QKPrismError(f"These features are in the raw metric: {several}.")
     return tuple(name for name in METHODS if name in asked)
 
 
@@ -125,18 +131,26 @@ def layer_conditions(
     heads: Sequence[Head] | None = None,
     draws: int = DRAWS,
     seed: int = 0,
+    whole: bool = True,
 ) -> dict[Head, Conditions]:
-    """The conditions of some heads (all that have features) of one layer."""
+    """The conditions of some heads (all that have features) of one layer; `whole` for the whole key among them."""
     layer = features.layers[number]
-    shuffled = {
-        name: shuffled_covariances(own, centred=is_centred(features.choices.center, own))
-        for name, own in layer.moments.items()
-    }
+    names = ["+".join(group) for group in combined(features.contrasts)]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise QKPrismError(f"The contrast {sorted(twice)[0]!r} has the name of others together. Rename it.")
+    shuffled = {name: _permuted(own, is_centred(features.choices.center, own)) for name, own in layer.moments.items()}
     within = key_covariance([*layer.moments.values()])
     kv = next(iter(layer.moments.values())).kv_index
     return {
         head: _head_conditions(
-            features, head, within[kv[i]], {name: own[:, i] for name, own in shuffled.items()}, methods, draws, seed
+            features,
+            head,
+            within[kv[i]],
+            {name: own[:, i] for name, own in shuffled.items()},
+            methods,
+            draws,
+            seed,
+            whole,
         )
         for i, head in enumerate(layer.heads)
         if heads is None or head in heads
@@ -151,10 +165,13 @@ def _head_conditions(
     methods: Sequence[Method],
     draws: int,
     seed: int,
+    whole: bool,
 ) -> Conditions:
     ranks = {name: features[name, head].rank for name in features.contrasts}
     eye, notes = identity_like(within), []
-    found = {Condition("none"): Subspace(eye[:, :0], eye[:0]), Condition("full"): Subspace(eye, eye)}
+    found = {Condition("none"): Subspace(eye[:, :0], eye[:0])}
+    if whole:
+        found[Condition("full")] = Subspace(eye, eye)
     for method in methods:
         shared = factor(features[features.contrasts[0], head].metric if method == "contrast" else eye)
         own = {name: _directions(shared, features[name, head].covariance, ranks[name]) for name in ranks}
@@ -168,6 +185,11 @@ def _head_conditions(
             found |= {Condition("permuted", name, method, draw): space for name, space in null.items()}
         found |= _drawn(shared, within, {name: space.rank for name, space in real.items()}, method, draws, (seed, head))
     return Conditions.of(found, notes)
+
+
+def _permuted(moments: Moments, centred: bool) -> Float64[Tensor, "shuffle head d_head d_head"]:
+    """dC of permuted labels, as the training pass has drawn them: sides dealt anew, and sides turned around."""
+    return torch.cat([shuffled_covariances(moments, centred=centred), flipped_covariances(moments, centred=centred)])
 
 
 def _directions(shared: Factor, covariance: Float64[Tensor, "d_head d_head"], rank: int) -> Columns:

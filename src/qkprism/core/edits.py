@@ -10,10 +10,12 @@ P acts on keys; on queries it is P^T (give `projector.mT`). In logits an edit of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -65,7 +67,7 @@ class Edit:
     side: Side = "key"
     amount: float = 1.0
     direction: int = 0
-    vector: Float[Tensor, " d_head"] | Mapping[Head, Float[Tensor, " d_head"]] | None = None
+    vector: Float[Tensor, " d_head"] | Mapping[Head, Float[Tensor, " d_head"]] | Any = None  # or lists, arrays
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -76,6 +78,9 @@ class Edit:
             raise QKPrismError("A swap exchanges two keys; a query has no partner. Use replace with a vector.")
         if self.kind == "replace" and self.vector is None:
             raise QKPrismError("To replace, give the vector whose coordinates are taken: Edit('replace', vector=...).")
+        object.__setattr__(self, "vector", _vectors(self.vector))
+        if not math.isfinite(self.amount):
+            raise QKPrismError(f"amount={self.amount} is not a finite number.")
         if self.direction < 0:
             raise QKPrismError(f"direction={self.direction} is not possible. Directions count from 0.")
 
@@ -101,3 +106,15 @@ class Edit:
         return f"{self.kind} {'keys' if self.side == 'key' else 'queries'}" + (
             f" by {self.amount:g}" if self.kind == "steer" else ""
         )
+
+
+def _vectors(given: Any) -> Any:
+    """Vectors as tensors, by head where they were given so."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {Head.parse(head): _vectors(vector) for head, vector in given.items()}
+    vector = torch.as_tensor(given)
+    if vector.ndim != 1 or not bool(vector.isfinite().all()):
+        raise QKPrismError("The vector of an edit is a row of d_head finite numbers.")
+    return vector.double()

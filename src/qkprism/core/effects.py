@@ -157,7 +157,8 @@ class Effects:
     def beats(self) -> list[dict[str, Any]]:
         """For each head, feature and control: how much more the feature moves, its error, and whether that is clear.
 
-        The error has the spread over draws in it. A feature beats a control if the difference exceeds two errors.
+        A feature is one draw beside the draws of its control, so the error has the spread of a single draw in it. A
+        feature beats a control if the difference exceeds two errors.
         """
         found = []
         for i, entry in enumerate(self.entries):
@@ -167,12 +168,14 @@ class Effects:
             at = self.measures.index(self.compared)
             for j, head in enumerate(self.heads):
                 draws = int(self.draws[i])
-                noise = float(self.spread[i, j]) ** 2 / draws if draws > 1 else 0.0
+                noise = float(self.spread[i, j]) ** 2 * (1 + 1 / draws) if draws > 1 else 0.0
                 error = (float(self.advantage_error[i, j]) ** 2 + noise) ** 0.5
                 advantage = float(self.advantage[i, j])
+                # A steer may go either way; the other edits are meant to move attention to the target.
+                sign = -1.0 if self.edit.startswith("steer") and float(self.advantage[ours, j]) < 0 else 1.0
                 found.append(
                     {"head": head, **entry._asdict(), "advantage": advantage, "error": error}
-                    | {"beaten": advantage > SIGMAS * error, "draws": draws}
+                    | {"beaten": sign * advantage > SIGMAS * error, "draws": draws}
                     | {"beats_every_draw": bool(self.values[at, ours, j] > self.highest[i, j])}
                 )
         return found

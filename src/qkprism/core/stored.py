@@ -54,7 +54,9 @@ def load_result(
 
 
 def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(map(_tupled, value))
+    return {key: _tupled(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def infinite(value: float | None) -> float:

@@ -50,6 +50,8 @@ class Check(NamedTuple):
     slope_other: float
     slope_other_error: float
     n: int
+    distance: float = math.nan
+    distance_unedited: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,11 @@ def mean_and_error(values: Float64[Tensor, " pair"]) -> tuple[float, float]:
 def slopes(
     predicted: Float64[Tensor, " pair"], true: Float64[Tensor, "pair factor"]
 ) -> tuple[Float64[Tensor, " factor"], Float64[Tensor, " factor"]]:
-    """The coefficients of a linear regression with intercept and their standard errors; NaN for too few pairs."""
+    """The coefficients of a linear regression with intercept and their errors; NaN where they are not determined."""
     n, k = true.shape
-    if n < k + 1 + FEWEST:
-        return torch.full((k,), torch.nan, dtype=torch.float64), torch.full((k,), torch.nan, dtype=torch.float64)
     design = torch.cat([torch.ones(n, 1, dtype=torch.float64), true], 1)
+    if n < k + 1 + FEWEST or int(torch.linalg.matrix_rank(design)) <= k:
+        return torch.full((k,), torch.nan, dtype=torch.float64), torch.full((k,), torch.nan, dtype=torch.float64)
     gram = torch.linalg.pinv(design.mT @ design)
     found = gram @ (design.mT @ predicted)
     noise = float((predicted - design @ found).square().sum()) / (n - k - 1)
@@ -108,8 +110,9 @@ class Validation:
 
     tv          total variation to the truth relative to no edit (1: no better than no edit, 0: perfect)
     part        mean predicted part of the logit gap; `true_part` the true one, `part_error` their mean difference
-    slope_own   of the predicted part on the true part of its own factor (truth: 1); `slope_other` the mean over the
+    slope_own   of the predicted part on the true part of its own factor (truth: 1); `slope_other` the largest of the
                 others (truth: 0); NaN where the factors' pairs do not start from the same texts
+    distance    mean total variation to the truth, and without an edit: `tv` is their ratio
     """
 
     checks: tuple[Check, ...]
@@ -126,8 +129,11 @@ class Validation:
         frame["absolute_part_error"] = frame["part_error"].abs()
         keys = ["features", "factor", "method"]
         values = ["tv", "absolute_part_error", "slope_own", "slope_other"]
-        found: pd.DataFrame = frame.groupby(keys, sort=False)[values].mean().reset_index()
-        return found
+        groups = frame.groupby(keys, sort=False)
+        found: pd.DataFrame = groups[values].mean()
+        # One head whose truth hardly moves would rule a mean of ratios.
+        found["tv"] = groups["distance"].mean() / groups["distance_unedited"].mean()
+        return found.reset_index()
 
     def to_frame(self) -> pd.DataFrame:
         """A row a check."""

@@ -31,20 +31,23 @@ class Continuation:
     model: Model
     batch: Batch
     rope: Frame
+    chat: bool
     tail: int
     cache: Any = None
 
     @classmethod
-    def start(cls, model: Model, examples: Sequence[EncodedExample], *, rope: Frame, cached: bool) -> Continuation:
+    def start(
+        cls, model: Model, examples: Sequence[EncodedExample], *, rope: Frame, cached: bool, chat: bool = False
+    ) -> Continuation:
         """Run the texts up to their queries if `cached`."""
         filler = 0 if model.tokenizer is None else pad_id(model.tokenizer)
         batch = collate(examples, filler, "left" if cached else "right")
         width = batch.input_ids.shape[1]
         tail = width - int(batch.query.min())
         if not cached or tail == width:
-            return cls(model, batch, rope, width)
-        begun = cls(model, batch, rope, tail)
-        return cls(model, batch, rope, tail, begun._prefix(slice(0, width - tail)))
+            return cls(model, batch, rope, chat, width)
+        begun = cls(model, batch, rope, chat, tail)
+        return cls(model, batch, rope, chat, tail, begun._prefix(slice(0, width - tail)))
 
     @property
     def rows(self) -> Int[Tensor, " example"]:
@@ -56,24 +59,32 @@ class Continuation:
         shift = self.batch.query - torch.tensor([e.text.query for e in self.batch.examples])
         return (torch.tensor(positions) + shift).to(call.key.device) - call.key_positions[0]
 
+    @property
+    def last(self) -> list[int]:
+        """The token of each text that predicts what comes next: the last, without what a tokenizer adds after it."""
+        special = set() if self.model.tokenizer is None or self.chat else set(self.model.tokenizer.all_special_ids)
+        return [_last_word(e.text.ids, e.text.query, special) for e in self.batch.examples]
+
     def logits(
         self, visit: Visitor | None = None, layers: Iterable[int] | None = None
     ) -> Float[Tensor, "example vocabulary"]:
-        """The vocabulary logits of the last token of each text."""
+        """The vocabulary logits of the last word of each text."""
         if self.cache is None:
             found = self.model.run(
                 self.batch.input_ids, self.batch.attention_mask, visit,
                 layers=layers, rope=self.rope, query_positions=self.batch.query, logits=True,
             )  # fmt: skip
             assert found is not None
-            last = torch.tensor([len(e.text.ids) - 1 for e in self.batch.examples], device=found.device)
+            last = torch.tensor(self.last, device=found.device)
             return found[torch.arange(len(last), device=found.device), last]
         part = slice(self.batch.input_ids.shape[1] - self.tail, None)
         inputs = self._inputs(part) | {"past_key_values": _forked(self.cache), "use_cache": True}
         tap = nullcontext() if visit is None else self.model.tap(visit, layers=layers)
         with evaluating(self.model.hf), torch.no_grad(), tap:
-            output = self.model.hf(**inputs)
-        return output.logits[:, -1]
+            found = self.model.hf(**inputs).logits
+        before = torch.tensor([len(e.text.ids) - found.shape[1] for e in self.batch.examples], device=found.device)
+        row = torch.tensor(self.last, device=found.device) - before
+        return found[torch.arange(len(row), device=found.device), row]
 
     def _prefix(self, part: slice) -> Any:
         with evaluating(self.model.hf), torch.no_grad():
@@ -87,6 +98,10 @@ class Continuation:
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
 
+def _last_word(ids: Sequence[int], query: int, special: set[int]) -> int:
+    return max(at for at in range(len(ids)) if at == query or ids[at] not in special)
+
+
 def _forked(cache: Any) -> Any:
     """A cache that grows by itself: growing makes new tensors and leaves the old ones."""
     fork = copy.copy(cache)
@@ -96,7 +111,7 @@ def _forked(cache: Any) -> Any:
 
 def cache_is_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame) -> bool:
     """Whether these texts give the same logits from the cache as run whole, and in the same frame."""
-    if "past_key_values" not in accepted(model.hf) or (rope != "post" and model.rotates):
+    if "past_key_values" not in accepted(model.hf) or model.rotation_varies or (rope != "post" and model.rotates):
         return False
     padded = len({len(example.text.ids) for example in examples}) > 1
     if padded and not model.takes_positions:

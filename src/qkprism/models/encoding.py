@@ -94,6 +94,8 @@ def encode(
     >>> encode(tokenizer, contrast, token="last", chat={"answer_prefix": "It is in Box"})  # doctest: +SKIP
     """
     examples = list(examples)
+    if strange := [type(example).__name__ for example in examples if not isinstance(example, Example)]:
+        raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
     if token not in ("last", "first", "every"):
         raise QKPrismError(f"token={token!r} is unknown; a span gives its 'last', its 'first' or 'every' token.")
     if max_length is not None and max_length < 1:

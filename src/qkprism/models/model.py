@@ -182,6 +182,11 @@ class Model:
         self._check_relative(mask.shape[1])
         return _count_from(query_positions, mask, positions)
 
+    @property
+    def rotation_varies(self) -> bool:
+        """Whether the rotation depends on the length of the text."""
+        return _length_of_fixed_rotation(self.hf.config.get_text_config()) is not None
+
     @cached_property
     def rotates(self) -> bool:
         """Whether queries and keys carry their position as a rotation."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from qkprism.core.effects import GIVEN
 from qkprism.core.feature_set import Features
 from qkprism.errors import QKPrismError
 from qkprism.models.encoding import EncodedExample, EncodedKey
+
+ANSWER = "answer"  # the label of a key that names the model's answer; it is no factor
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,12 @@ Aims = Mapping[int, Aim]  # by the example's index; an example without an aim is
 
 def given_aims(encoded: Sequence[EncodedExample], seed: int) -> dict[int, Aim]:
     """The original and the target of every example."""
-    return {example.index: _given(example, np.random.default_rng((seed, example.index))) for example in encoded}
+    return {example.index: _given(example, _rng(example, seed)) for example in encoded}
+
+
+def _rng(example: EncodedExample, seed: int) -> np.random.Generator:
+    """Random numbers that go with the text, wherever it stands in a list."""
+    return np.random.default_rng((seed, crc32(str(example.text.ids).encode())))
 
 
 def _given(example: EncodedExample, rng: np.random.Generator) -> Aim:
@@ -53,14 +61,15 @@ def matched_aims(encoded: Sequence[EncodedExample], given: Aims, label: str, see
         original = given[example.index].original
         fitting = [key for key in example.text.keys if _differs_only(original, key, label)]
         if fitting:
-            found[example.index] = Aim(original, _one(fitting, np.random.default_rng((seed, example.index))))
+            found[example.index] = Aim(original, _one(fitting, _rng(example, seed)))
     return found
 
 
 def _differs_only(original: EncodedKey, key: EncodedKey, label: str) -> bool:
-    if key.positive or label not in original.labels or set(key.labels) != set(original.labels):
+    ours, theirs = ({name: v for name, v in k.labels.items() if name != ANSWER} for k in (original, key))
+    if key.positive or label not in ours or set(theirs) != set(ours):
         return False
-    return {name for name in key.labels if key.labels[name] != original.labels[name]} == {label}
+    return {name for name in ours if theirs[name] != ours[name]} == {label}
 
 
 def all_aims(
@@ -72,6 +81,13 @@ def all_aims(
         raise QKPrismError(
             f"labels names the contrast {sorted(unknown)[0]!r}. There are: {', '.join(features.contrasts)}."
         )
+    known = {name for example in encoded for key in example.text.keys for name in key.labels}
+    if missing := set(named.values()) - known:
+        raise QKPrismError(
+            f"No key has a label {sorted(missing)[0]!r}. Labels of keys: {', '.join(sorted(known)) or 'none'}."
+        )
+    if seed < 0:
+        raise QKPrismError(f"seed={seed} is not possible. Give 0 or more.")
     given = given_aims(encoded, seed)
     found: dict[str, Aims] = {GIVEN: given}
     for contrast in features.contrasts:

@@ -73,7 +73,8 @@ def attribute(
     >>> attribute(model, "The hat is in Box O, the jam is in Box Z. The jam is in Box", features, "L18H6").plot()
     ... # doctest: +SKIP
 
-    A text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one head. Many
+    A text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one head; a string
+    may have marks, so a literal `[-`, `[+` or `[?` is written `[[-` and so on (or give a `Text`). Many
     examples give `Attributions`: means over examples in one or more heads. `method` is oblique, sequential (the
     paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
     """
@@ -88,7 +89,9 @@ def attribute(
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
-    names = features.contrasts if contrasts is None else contrasts
+    names = features.contrasts if contrasts is None else [contrasts] if isinstance(contrasts, str) else contrasts
+    if len(set(names)) < len(names):
+        raise QKPrismError(f"A contrast is named twice: {', '.join(names)}.")
     if unknown := [name for name in names if name not in features.contrasts]:
         raise QKPrismError(f"There is no contrast {unknown[0]!r}. There are: {', '.join(features.contrasts)}.")
     return names
@@ -112,7 +115,7 @@ def _attribute_text(model: Model, text: Text, features: Features, head: Head, sp
     model.run(torch.tensor([encoded.ids]), None, visit, layers=[head.layer], rope=rope, query_positions=rows)
     read, attention = found[0]
     query, key, seen = read.query[:, 0], read.key[:, 0], read.logits.seen[0, 0].cpu()
-    spread = _order_spread(split, query, key[:, seen], read.scaling)
+    spread = _order_spread(split, query, key, read.logits.seen[:, 0], read.scaling)
     places = seen.nonzero()[:, 0].tolist()
     return Attribution(
         head=str(head),
@@ -147,14 +150,20 @@ def _encode_one(model: Model, text: Text, features: Features) -> EncodedText:
     return encoded
 
 
-def _order_spread(split: Split, query: Tensor, key: Tensor, scaling: float) -> float | None:
-    """How much of the spread of the logits over tokens depends on the order alone: the largest of all features."""
+def _order_spread(split: Split, query: Tensor, key: Tensor, seen: Tensor, scaling: float) -> float | None:
+    """How much of the spread of the logits over seen tokens depends on the order alone: the most of any feature."""
     spread = split.order_spread(query, key, scaling)
     if spread is None:
         return None
     logits = torch.einsum("ed,etd->et", query.double(), key.double()) * scaling
-    size = logits.std(-1, correction=0).clamp(min=1e-12)
-    return float((spread.std(-1, correction=0) / size).amax())
+    return float((_deviation(spread, seen) / _deviation(logits, seen).clamp(min=1e-12)).mean(-1).amax())
+
+
+def _deviation(values: Tensor, seen: Tensor) -> Tensor:
+    """The standard deviation over the tokens that are seen."""
+    weight = seen / seen.sum(-1, keepdim=True).clamp(min=1)
+    mean = (values * weight).sum(-1, keepdim=True)
+    return ((values - mean).square() * weight).sum(-1).sqrt()
 
 
 def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, ...]:
@@ -188,9 +197,9 @@ class _Tally:
             terms = terms_of(split, read.logits, i, read.query[:, i], read.key[:, i], read.scaling)
             every.append(terms)
             self.names = term_names(split, read.logits)
-            spread = _order_spread(split, read.query[:, i], read.key[:, i], read.scaling)
+            spread = _order_spread(split, read.query[:, i], read.key[:, i], read.logits.seen[:, i], read.scaling)
             if spread is not None:
-                self.spread[head] = max(spread, self.spread.get(head, 0.0))
+                self.spread[head] = self.spread.get(head, 0.0) + spread * len(batch.query)
         terms = torch.stack(every, 2)  # term example head token
         at_keys = terms[:, moved.key_row, :, moved.key_column]  # key term head
         gap = torch.einsum("ek,kth->eht", (moved.positive_mean - moved.negative_mean).double(), at_keys)
@@ -207,7 +216,7 @@ class _Tally:
         gap, variance, marked = self.current
         if self.sums is None:
             self.sums = AttributionSums.zeros(*gap.shape[1:])
-        self.sums.add(gap, variance.nan_to_num(0.0), marked.nan_to_num(0.0), batch.weight)
+        self.sums.add(gap, variance, marked, batch.weight)
         self.current = None
 
 
@@ -221,6 +230,8 @@ def _attribute_examples(
 ) -> Attributions:
     sites = sites_of(model, [*splits])
     encoded = encode_like(model, examples, features, [*splits])
+    if alone := [example.source for example in encoded if not example.text.negative]:
+        raise QKPrismError(f"{alone[0]}: means over examples need a negative key in the text: they are about the gap.")
     tallies = {layer: _Tally(site, splits) for layer, site in sites.items()}
     batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
     with bar(len(encoded), "examples", progress) as tick:
@@ -242,7 +253,7 @@ def _read_out(
         "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
         "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
     }
-    spread = {head: own for tally in tallies.values() for head, own in tally.spread.items()}
+    spread = {head: own / n for tally in tallies.values() for head, own in tally.spread.items()}
     notes = [note for head in heads for note in _order_notes(head, splits[head], spread.get(head))]
     return Attributions(
         heads=tuple(map(str, heads)),

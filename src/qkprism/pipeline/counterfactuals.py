@@ -36,6 +36,8 @@ class Twins:
         twins = [replace(base, twin=changed.text) for base, changed in zip(*texts, strict=True)]
         for twin in twins:
             _check(twin)
+            if twin.weight != 1:
+                raise QKPrismError(f"{twin.source}: pairs are not weighted; leave the weight at 1.")
         return cls(twins, [base for base, _ in pairs])
 
 
@@ -52,6 +54,8 @@ def pairs_of(contrast: Contrast) -> list[Pair]:
 def _check(example: EncodedExample) -> None:
     assert example.twin is not None  # made so above
     base, changed = (keys_of(text, example.source) for text in example.texts)
+    if example.text.ids == example.twin.ids and [k.position for k in base] == [k.position for k in changed]:
+        raise QKPrismError(f"{example.source}: the changed text is the base text; nothing was exchanged.")
     if len(base) != len(changed):
         raise QKPrismError(
             f"{example.source}: the changed text has {len(changed)} keys and the base {len(base)}; mark the keys that "

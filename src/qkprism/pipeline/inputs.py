@@ -23,6 +23,7 @@ from qkprism.models.encoding import EncodedExample, TokenChoice, check_reach, en
 from qkprism.models.model import Model
 
 Contrasts = Contrast | Sequence[Contrast] | Mapping[str, Contrast]
+RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "position", "token", "mark", "given"}
 Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
 
 
@@ -38,6 +39,8 @@ def named_contrasts(contrasts: Contrasts) -> dict[str, Contrast]:
         raise QKPrismError("Two contrasts have the same name. Rename one, or give them as {name: contrast}.")
     if not named:
         raise QKPrismError("No contrast was given.")
+    if taken := RESERVED & set(named):
+        raise QKPrismError(f"{sorted(taken)[0]!r} is a word of the results and not a name for a contrast. Rename it.")
     return named
 
 

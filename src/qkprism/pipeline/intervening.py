@@ -35,7 +35,7 @@ from qkprism.pipeline.reading import read_logits
 
 def intervene(
     model: Model,
-    examples: Contrast | Iterable[Example],
+    examples: Contrast | Iterable[Example] | Example,
     features: Features,
     *,
     heads: Heads = None,
@@ -65,11 +65,15 @@ def intervene(
         raise QKPrismError(f"draws={draws} leaves no random control. Give at least 1.")
     edit = edit if isinstance(edit, Edit) else Edit(edit)
     chosen = heads_with_features(model, features, heads)
+    _check_edit(edit, features, chosen)
+    examples = [examples] if isinstance(examples, Example) else examples
     encoded = encode_like(model, examples, features, chosen)
     aims = all_aims(encoded, features, labels, seed)
     sites = sites_of(model, chosen)
-    conditions = conditions_of(features, sites, methods_of(features, methods), draws, seed)
-    provenance = _provenance(model, examples, features, edit, seed)
+    directed = edit.kind == "steer" and edit.vector is None  # the whole key has no direction of its own
+    conditions = conditions_of(features, sites, methods_of(features, methods), draws, seed, whole=not directed)
+    options = {"outcome": outcome, "together": together, "rows": rows, "draws": draws, "labels": labels, "seed": seed}
+    provenance = _provenance(model, examples, features, edit, options | {"heads": list(map(str, chosen))})
     if outcome == "logits":
         return outcome_effects(
             model, encoded, aims, conditions, edit,
@@ -86,14 +90,34 @@ def intervene(
 
 
 def conditions_of(
-    features: Features, sites: Mapping[int, Site], methods: Sequence[Method], draws: int, seed: int
+    features: Features,
+    sites: Mapping[int, Site],
+    methods: Sequence[Method],
+    draws: int,
+    seed: int,
+    *,
+    whole: bool = True,
 ) -> dict[Head, Conditions]:
     """The conditions of every chosen head, in one order for all of them."""
     found: dict[Head, Conditions] = {}
     for number, site in sites.items():
-        own = layer_conditions(features, number, methods, heads=site.heads, draws=draws, seed=seed)
+        own = layer_conditions(features, number, methods, heads=site.heads, draws=draws, seed=seed, whole=whole)
         found |= {head: own[head] for head in site.heads}
     return found
+
+
+def _check_edit(edit: Edit, features: Features, heads: Sequence[Head]) -> None:
+    """The direction and the vectors of an edit must exist in every head."""
+    for feature in (features[name, head] for name in features.contrasts for head in heads):
+        if edit.kind == "steer" and edit.vector is None and edit.direction >= feature.rank:
+            raise QKPrismError(
+                f"direction={edit.direction} is not in {feature.contrast!r} of {feature.head} (rank {feature.rank})."
+            )
+        vector = edit.vector_of(feature.head)
+        if vector is not None and vector.shape != (feature.d_head,):
+            raise QKPrismError(
+                f"The vector of the edit has {len(vector)} numbers; {feature.head} needs {feature.d_head}."
+            )
 
 
 @dataclass
@@ -158,14 +182,16 @@ def places_of(batch: Batch, rows: Sequence[int], aims: Aims) -> Places:
     return Places(original, target, marked)
 
 
-def _provenance(model: Model, examples: object, features: Features, edit: Edit, seed: int) -> dict[str, object]:
+def _provenance(
+    model: Model, examples: object, features: Features, edit: Edit, options: Mapping[str, object]
+) -> dict[str, object]:
     return {
         "model": model.name,
         "revision": model.revision,
         "contrast": examples.name if isinstance(examples, Contrast) else None,
         "choices": vars(features.choices),
         "features": features.provenance,
-        "edit": str(edit),
-        "seed": seed,
+        "edit": {"kind": edit.kind, "side": edit.side, "amount": edit.amount, "direction": edit.direction},
+        **options,
         "versions": versions(),
     }

@@ -26,7 +26,7 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact
 from qkprism.models.encoding import EncodedExample, EncodedKey, bucket
 from qkprism.models.model import Model
-from qkprism.pipeline.aims import Aim, Aims
+from qkprism.pipeline.aims import ANSWER, Aim, Aims
 from qkprism.pipeline.inputs import bar
 
 MEASURES = ("logit_change", "probability_original", "probability_target", "predicts_original", "predicts_target")
@@ -61,7 +61,7 @@ def outcome_effects(
         for target, own in aims.items()
         for index, aim in own.items()
     }
-    rope = features.provenance["options"]["rope"]
+    rope, chat = (features.provenance["options"][name] for name in ("rope", "chat"))
     runs = _batches(model, encoded, batch_size)
     cached = rows == "query" and cache_is_exact(model, runs[0][:8], rope)
     names = next(iter(conditions.values())).names
@@ -72,7 +72,7 @@ def outcome_effects(
                 chosen = [example for example in batch if example.index in own]
                 if not chosen:
                     continue
-                begun = Continuation.start(model, chosen, rope=rope, cached=cached)
+                begun = Continuation.start(model, chosen, rope=rope, cached=cached, chat=bool(chat))
                 which = torch.tensor([answers[target, example.index] for example in chosen])
                 editor = _Editor(begun, [own[example.index] for example in chosen], conditions, edit, rows, which)
                 found = editor.measure(sets, tick)
@@ -107,9 +107,9 @@ def _answers(model: Model, example: EncodedExample, aim: Aim) -> tuple[int, int]
 
 
 def _answer(model: Model, example: EncodedExample, key: EncodedKey) -> int:
-    if "answer" not in key.labels:
+    if ANSWER not in key.labels:
         return example.text.ids[key.position]
-    answer = str(key.labels["answer"])
+    answer = str(key.labels[ANSWER])
     assert model.tokenizer is not None  # the examples were encoded with it
     ids = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
@@ -158,7 +158,7 @@ class _Editor:
         if space.rank == 0:
             return
         if self.edit.side == "query":
-            lead = space.dual[min(self.edit.direction, space.rank - 1)]
+            lead = space.dual[min(self.edit.direction, space.rank - 1)]  # only a steer uses it, and it has been checked
             query = call.query[:, head.index].double()
             new = self.edit.changed(query, space.projector.mT, head, lead)
             call.edit_head(head.index, query=new.to(call.query), rows=rows if self.rows == "query" else None)

@@ -67,7 +67,7 @@ def validate(
     named, chosen = _checked(model, pairs, sets, heads)
     first = next(iter(sets.values()))
     twins = {name: Twins.of(model, name, given, first, chosen) for name, given in named.items()}
-    if truth == "keys":
+    if truth == "keys" and first.provenance["options"]["rope"] == "post":
         _check_places(model, twins)
     sites = sites_of(model, chosen)
     every = {name: _conditions(own, sites, methods) for name, own in sets.items()}
@@ -133,7 +133,9 @@ def _conditions(
     features: Features, sites: Mapping[int, Site], methods: Sequence[str] | None
 ) -> dict[Head, _HeadConditions]:
     known = METHODS if features.choices.metric == "contrast" else METHODS[1:]
-    chosen = methods_of(features, methods or (known if len(features.contrasts) > 1 else ("raw",)))
+    known = known if len(features.contrasts) > 1 else ("raw",)
+    wanted = [name for name in methods_of_any(methods) if name in known] if methods is not None else known
+    chosen = methods_of(features, wanted or known)
     found = {}
     for number, site in sites.items():
         for head, own in layer_conditions(features, number, chosen, heads=site.heads, draws=1).items():
@@ -142,6 +144,14 @@ def _conditions(
             forms = sequential(factor(identity_like(ordered[0].metric)), columns)
             found[head] = _HeadConditions(own, tuple(f.contrast for f in ordered), forms)
     return found
+
+
+def methods_of_any(methods: Sequence[str]) -> list[str]:
+    """The methods asked for; sets of features that do not have one are judged by the others."""
+    asked = [methods] if isinstance(methods, str) else list(methods)
+    if unknown := [name for name in asked if name not in METHODS]:
+        raise QKPrismError(f"{unknown[0]!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
+    return asked
 
 
 _EDITED = ("logit of the original", "logit of the target", "part")
@@ -267,9 +277,10 @@ def _checks(
             for at, condition in enumerate(own.conditions.names):
                 if condition.control == "full" or condition == Condition("feature", name, condition.method):
                     moved = torch.stack([read.edited[set_name][:, at, place] for read in pairs], 1)
-                    tv = ratio_of_means(total_variation(before.with_pair(moved[0], moved[1]), truth), none)
+                    after = total_variation(before.with_pair(moved[0], moved[1]), truth)
                     where = (set_name, name, str(head), condition.method or WHOLE)
-                    found.append(_check(where, tv, moved[2], true, factors))
+                    check = _check(where, ratio_of_means(after, none), moved[2], true, factors)
+                    found.append(check._replace(distance=float(after.mean()), distance_unedited=float(none.mean())))
             parts = torch.stack([read.sequential[set_name][own.names.index(name), place] for read in pairs])
             where = (set_name, name, str(head), SEQUENTIAL)
             found.append(_check(where, (torch.nan, torch.nan), parts, true, factors))
@@ -292,7 +303,7 @@ def _check(
 def _slopes(
     name: str, part: Tensor, true: Mapping[str, Tensor], factors: Mapping[str, _Factor]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Of the own factor and the mean of the others, over the base texts that all factors change."""
+    """Of the own factor and the largest of the others, over the base texts that all factors change."""
     place = {g: {base: i for i, base in enumerate(own.bases)} for g, own in factors.items()}
     shared = [base for base in place[name] if all(base in own for own in place.values())]
     rows = {g: torch.tensor([own[base] for base in shared], dtype=torch.long) for g, own in place.items()}
@@ -302,7 +313,8 @@ def _slopes(
     own = (float(value[at]), float(error[at]))
     if not others:
         return own, (torch.nan, torch.nan)
-    return own, (float(value[others].mean()), float(error[others].square().mean().sqrt() / len(others) ** 0.5))
+    largest = max(others, key=lambda i: abs(float(value[i])))
+    return own, (float(value[largest]), float(error[largest]))
 
 
 def _rows(pairs: Sequence[_Read], side: int, head: int) -> Rows:
