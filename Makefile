@@ -6,7 +6,7 @@ export TOKENIZERS_PARALLELISM := false
 .PHONY: demo test lint bench clean
 
 demo: .venv/ready
-	$(BIN)/qkprism decompose examples/boxes.jsonl --top 8 --save runs/demo
+	$(BIN)/qkprism binding --save runs/demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest

@@ -39,8 +39,8 @@ def binding_report(study: BindingStudy) -> str:
         f"<p>{escape(study.model)}; {escape(study.task.schema.name)}, {escape(study.task.phrasing.name)}; size "
         f"{escape(study.size)}, seed {study.seed}. A prompt such as</p><blockquote>{escape(example)}</blockquote>"
         f"<p>asks for <b>{escape(answer)}</b>. Some attention heads look from the last token straight at the right "
-        "label. They can find it by the <b>order</b> of its clause (the third one), by the <b>lexical</b> item in it "
-        "(the one with the jam), or by both. This page shows which heads do it, how many dimensions each clue takes in "
+        "label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> item in "
+        "it (the thing that is asked for), or by both. This page shows which heads do it, how many dimensions each clue takes in "
         "their query-key space, and proves it by editing keys: features are found on some entities and tested on "
         "others.</p>",
         *notes(study.notes),
@@ -116,11 +116,15 @@ def comparison(study: BindingStudy) -> list[dict[str, str]]:
 
     methods = study.effects.methods
     rows = [
-        ("heads above 30% accuracy", "a handful of heads", str(len(study.scores.above(accuracy=0.3)))),
-        ("rank of order", "2 to 3", f"{span('order_energy')} by the paper's rule, {span('order_rank')} held out"),
+        ("heads above 30% accuracy", "the threshold, no number", str(len(study.scores.above(accuracy=0.3)))),
+        (
+            "rank of order",
+            "usually 2 or 3",
+            f"{span('order_energy')} by the paper's rule, {span('order_rank')} held out",
+        ),
         (
             "rank of lexical",
-            "9 to 10",
+            "usually 9 or 10",
             f"{span('lexical_energy')} by the paper's rule, {span('lexical_rank')} held out",
         ),
         (
