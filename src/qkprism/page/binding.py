@@ -40,9 +40,9 @@ def binding_report(study: BindingStudy) -> str:
         f"{escape(study.size)}, seed {study.seed}. A prompt such as</p><blockquote>{escape(example)}</blockquote>"
         f"<p>asks for <b>{escape(answer)}</b>. Some attention heads look from the last token straight at the right "
         "label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> item in "
-        "it (the thing that is asked for), or by both. This page shows which heads do it, how many dimensions each clue takes in "
-        "their query-key space, and proves it by editing keys: features are found on some entities and tested on "
-        "others.</p>",
+        "it (the thing that is asked for), or by both. This page shows which heads do it, how many dimensions each "
+        "clue takes in their query-key space, and proves it by editing keys: features are found on some entities and "
+        "tested on others.</p>",
         *notes(study.notes),
         "<h2>Which heads look at the right label</h2>",
         figure(study.scores.plot()),
