@@ -7,6 +7,7 @@ queries and keys where in the text the query stands. Models without rotation are
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,13 +124,15 @@ class Model:
         rope: Frame = "post",
         query_positions: Int[Tensor, " batch"] | None = None,
         logits: bool = False,
+        logits_at: Int[Tensor, " position"] | None = None,
         stop: bool = True,
         inputs: Mapping[str, Tensor] | None = None,
-    ) -> Float[Tensor, "batch token vocabulary"] | None:
+    ) -> Float[Tensor, "batch some_token vocabulary"] | None:
         """One forward pass without gradients and cache, its attention shown to `visit`.
 
         Without `logits` nothing is returned, and with `stop` nothing after the last layer asked for is computed; with
-        `logits` those of the vocabulary are returned. `inputs` are further inputs, such as `pixel_values`.
+        `logits` those of the vocabulary are returned, with `logits_at` of some tokens only. `inputs` are further
+        inputs, such as `pixel_values`.
         """
         batch = self._batch(input_ids, attention_mask, inputs or {})
         positions = self._positions(batch, position_ids, rope, query_positions)
@@ -137,12 +140,18 @@ class Model:
             batch["position_ids"] = positions
         with evaluating(self.hf), torch.no_grad():
             runner = self.hf if logits else self.hf.base_model
+            at = None if logits_at is None else logits_at.to(self.device)
+            fewer = at is not None and "logits_to_keep" in inspect.signature(self.hf.forward).parameters
+            if fewer:
+                batch["logits_to_keep"] = at
             if visit is None:
                 output = runner(**batch)
             else:
                 with self.tap(visit, layers=layers, stop=stop and not logits):
                     output = runner(**batch)
-        return output.logits if logits else None
+        if not logits:
+            return None
+        return output.logits if fewer or at is None else output.logits[:, at]
 
     def _wanted(self, layers: Iterable[int] | None) -> list[int]:
         """The layers asked for, in the order the model calls them."""
