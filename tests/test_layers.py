@@ -47,6 +47,7 @@ FLOORS = [
         "core.splitting",
         "core.attribution",
         "core.validation",
+        "core.projection",
     ],
     [
         "toy.task",
@@ -80,6 +81,7 @@ FLOORS = [
         "pipeline.intervening",
         "pipeline.attributing",
         "pipeline.validating",
+        "pipeline.projecting",
         "pipeline",
     ],
     ["studies.parts", "studies.binding", "studies"],

@@ -15,6 +15,7 @@ from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
 from qkprism.core.features import Feature
 from qkprism.core.moments import Moments
+from qkprism.core.projection import Projections
 from qkprism.core.scores import HeadScores
 from qkprism.core.validation import Validation
 from qkprism.core.vectors import Vectors, decompose_vector_sets, decompose_vectors
@@ -22,7 +23,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.loading import load
 from qkprism.models.model import Model
-from qkprism.pipeline import Way, attribute, decompose, decompose_ways, find_heads, intervene, validate
+from qkprism.pipeline import Way, attribute, decompose, decompose_ways, find_heads, intervene, project, validate
 
 __all__ = [
     "Attribution",
@@ -37,6 +38,7 @@ __all__ = [
     "HeadScores",
     "Model",
     "Moments",
+    "Projections",
     "QKPrismError",
     "Validation",
     "Vectors",
@@ -49,6 +51,7 @@ __all__ = [
     "find_heads",
     "intervene",
     "load",
+    "project",
     "tasks",
     "validate",
 ]

@@ -44,10 +44,7 @@ def load_result(
             if name in tensors or inside:
                 values[name] = inside or tensors[name]
             else:
-                given = manifest[name]
-                values[name] = (
-                    restore[name](given) if name in restore else tuple(given) if isinstance(given, list) else given
-                )
+                values[name] = restore.get(name, _tupled)(manifest[name])
         return cls(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise QKPrismError(f"{folder} is damaged: its manifest does not fit its tensors ({error!r}).") from error

@@ -10,6 +10,7 @@ from qkprism.page.layout import figure, notes, page, table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from qkprism.heads import Head
     from qkprism.studies.binding import BindingStudy
 
 SHOWN = 4  # spectra drawn in full
@@ -27,6 +28,8 @@ _COLUMNS = {
     "order_shift": "order: shift",
     "lexical_shift": "lexical: shift",
     "both_shift": "both: shift",
+    "order_alignment": "order alone finds it",
+    "lexical_alignment": "lexical alone finds it",
 }
 
 
@@ -62,6 +65,11 @@ def binding_report(study: BindingStudy) -> str:
             for head in study.heads[: SHOWN // 2]
             for name in ("order", "lexical")
         ),
+        "<h2>What the subspaces hold</h2>",
+        *(
+            figure(study.projections.plot(study.features, name, head, color={"lexical": "entity"}.get(name, name)))
+            for name, head in _pictured(study)
+        ),
         "<h2>Editing keys: does the attention follow?</h2>",
         *(figure(study.effects.plot(target=target)) for target in study.effects.targets),
         "<h2>And does the model's answer follow?</h2>",
@@ -94,6 +102,14 @@ def binding_report(study: BindingStudy) -> str:
 def _rows(study: BindingStudy) -> list[dict[str, Any]]:
     rows = zip(_records(study.summary()), study.heads, strict=True)
     return [row | {"mechanism": study.mechanism(head)} for row, head in rows]
+
+
+def _pictured(study: BindingStudy) -> list[tuple[str, Head]]:
+    """For each feature the head in which it alone finds the right label most often."""
+    aligned = {key: study.projections.alignment(study.features, *key)[0] for key in study.features}
+    return [
+        max((key for key in aligned if key[0] == name), key=lambda key: aligned[key]) for name in ("order", "lexical")
+    ]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ prompts -> Contrast -> capture (one forward pass) -> Moments -> Features -> inte
 from qkprism.pipeline.attributing import attribute
 from qkprism.pipeline.decomposing import Way, decompose, decompose_ways
 from qkprism.pipeline.intervening import intervene
+from qkprism.pipeline.projecting import project
 from qkprism.pipeline.searching import find_heads
 from qkprism.pipeline.validating import validate
 
-__all__ = ["Way", "attribute", "decompose", "decompose_ways", "find_heads", "intervene", "validate"]
+__all__ = ["Way", "attribute", "decompose", "decompose_ways", "find_heads", "intervene", "project", "validate"]

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from qkprism.core.attribution import Attribution, Attributions
 from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
+from qkprism.core.projection import Projections
 from qkprism.core.scores import HeadScores
 from qkprism.core.validation import Validation
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
-from qkprism.pipeline import Way, attribute, decompose_ways, find_heads, intervene, validate
+from qkprism.pipeline import Way, attribute, decompose_ways, find_heads, intervene, project, validate
 from qkprism.pipeline.inputs import versions
 from qkprism.studies.parts import Parts
 from qkprism.tasks import BindingTask, Schema, binding
@@ -67,6 +68,7 @@ class BindingStudy:
     validation: Validation
     attributions: Attributions
     example: Attribution
+    projections: Projections
     notes: tuple[str, ...]
 
     @property
@@ -86,6 +88,7 @@ class BindingStudy:
                 row |= {f"{name}_rank": feature.rank_heldout, f"{name}_energy": self.paper[name, head].rank_energy}
                 row[f"{name}_gap"] = float(self.attributions.values["gap"][self._row(head), self._term(name)])
                 row[f"{name}_shift"] = self._gain(name, head)
+                row[f"{name}_alignment"] = self.projections.alignment(self.features, name, head)[0]
             row["both_shift"] = self._gain("+".join(CONTRASTS), head)
             rows.append(row)
         return pd.DataFrame(rows)
@@ -162,20 +165,22 @@ def study_binding(
         "example", lambda: attribute(model, task.test[0], features, heads[0], method=method), Attribution.load
     )
     notes += why
+    projections = parts.get("projections", lambda: project(model, task.test, features, **common), Projections.load)
     return BindingStudy(
-        model.name,
-        task,
-        size,
-        seed,
-        scores,
-        features,
-        paper,
-        effects,
-        outcome,
-        validation,
-        attributions,
-        example,
-        notes,
+        model=model.name,
+        task=task,
+        size=size,
+        seed=seed,
+        scores=scores,
+        features=features,
+        paper=paper,
+        effects=effects,
+        outcome=outcome,
+        validation=validation,
+        attributions=attributions,
+        example=example,
+        projections=projections,
+        notes=notes,
     )
 
 

@@ -1,0 +1,142 @@
+"""`Projections`: queries and marked keys of some examples, to be seen in the subspaces of features (paper, section 5).
+
+Coordinates are those of the feature's metric: of a key key_basis^T M^-1 k, of a query query_basis^T M q. The alignment
+of the two is a number: how often the positive key has the largest part q^T P k of all marked keys of its example, by
+this feature alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int
+from torch import Tensor
+
+from qkprism.core.feature_set import Features
+from qkprism.core.projectors import projector
+from qkprism.core.stored import load_result, save_result
+from qkprism.errors import QKPrismError
+from qkprism.heads import HeadLike
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+KIND = "projections"
+Label = str | int | float | bool | None
+
+
+@dataclass(frozen=True, repr=False)
+class Projections:
+    """The vectors of some heads: a query an example, its marked keys one after another."""
+
+    query: Mapping[str, Float[Tensor, "example d_head"]]
+    key: Mapping[str, Float[Tensor, "key d_head"]]
+    example: Int[Tensor, " key"]
+    positive: Bool[Tensor, " key"]
+    labels: Mapping[str, tuple[Label, ...]]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return tuple(self.key)
+
+    @property
+    def n(self) -> int:
+        return len(next(iter(self.query.values())))
+
+    def query_labels(self, name: str) -> tuple[Label, ...]:
+        """The label of each query: that of its first positive key."""
+        own = self._labels(name)
+        first = {int(e): own[i] for i, e in reversed([*enumerate(self.example.tolist())]) if bool(self.positive[i])}
+        return tuple(first[e] for e in range(self.n))
+
+    def _labels(self, name: str) -> tuple[Label, ...]:
+        if name not in self.labels:
+            raise QKPrismError(f"Keys have no label {name!r}. There are: {', '.join(self.labels) or 'none'}.")
+        return self.labels[name]
+
+    def coordinates(
+        self, features: Features, contrast: str, head: HeadLike
+    ) -> tuple[Float64[Tensor, "key rank"], Float64[Tensor, "example rank"]]:
+        """Where keys and queries lie in the subspace of a feature."""
+        feature = features[contrast, head]
+        key, query = self._vectors(str(feature.head))
+        return feature.key_coordinates(key), feature.query_coordinates(query)
+
+    def _vectors(self, head: str) -> tuple[Tensor, Tensor]:
+        if head not in self.key:
+            raise QKPrismError(f"There are no vectors of {head}. There are: {', '.join(self.heads)}.")
+        return self.key[head].double(), self.query[head].double()
+
+    def alignment(self, features: Features, contrast: str, head: HeadLike) -> tuple[float, float]:
+        """How often the positive key has the largest part of its example by this feature alone, with its error."""
+        feature = features[contrast, head]
+        joint = features.joint(feature.head)
+        p = projector(feature) if joint.subspaces is None else joint[contrast]
+        key, query = self._vectors(str(feature.head))
+        parts = torch.einsum("kd,de,ke->k", query[self.example], p, key)
+        best = [
+            torch.full((self.n,), -torch.inf).double().scatter_reduce(0, self.example[s], parts[s], "amax")
+            for s in (self.positive, ~self.positive)
+        ]
+        right = float((best[0] > best[1]).double().mean())
+        return right, math.sqrt(right * (1 - right) / max(self.n - 1, 1))
+
+    def components(
+        self, features: Features, contrast: str, head: HeadLike, count: int = 3
+    ) -> dict[str, tuple[Float64[Tensor, "point component"], Sequence[float]]]:
+        """Principal components of keys and queries in the subspace, and of keys without projection (`all`)."""
+        key, query = self.coordinates(features, contrast, head)
+        every = {"key": key, "query": query, "all": self._vectors(str(features[contrast, head].head))[0]}
+        return {name: principal_components(vectors, count) for name, vectors in every.items()}
+
+    def to_frame(self, features: Features) -> pd.DataFrame:
+        """A row a feature: its alignment."""
+        import pandas as pd
+
+        rows = []
+        for name, head in features:
+            if str(head) in self.key:
+                right, error = self.alignment(features, name, head)
+                rows.append({"contrast": name, "head": str(head), "alignment": right, "error": error, "n": self.n})
+        return pd.DataFrame(rows)
+
+    def plot(self, features: Features, contrast: str, head: HeadLike, *, color: str | None = None) -> go.Figure:
+        """Keys and queries in the subspace, and keys without projection, coloured by a label of the keys."""
+        from qkprism.figures.projection import projection_figure
+
+        return projection_figure(self, features, contrast, str(head), color or next(iter(self.labels), ""))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `Projections.load` gives the same."""
+        return save_result(self, folder, KIND)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Projections:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, KIND)
+
+    def __repr__(self) -> str:
+        return f"Projections({len(self.heads)} heads; {self.n} queries, {len(self.example)} keys)"
+
+
+def principal_components(
+    vectors: Float64[Tensor, "point d"], count: int = 3
+) -> tuple[Float64[Tensor, "point component"], Sequence[float]]:
+    """The leading principal components of points, and the share of variance of each."""
+    centred = vectors - vectors.mean(0)
+    left, values, right = torch.linalg.svd(centred, full_matrices=False)
+    largest = right.abs().argmax(1, keepdim=True)
+    sign = torch.where(right.gather(1, largest) < 0, -1.0, 1.0)[:, 0]
+    shares = values.square() / values.square().sum().clamp(min=1e-300)
+    points = (left * values * sign)[:, :count]
+    if points.shape[1] < count:
+        points = torch.cat([points, points.new_zeros(len(points), count - points.shape[1])], 1)
+    return points, shares[:count].tolist()
