@@ -9,7 +9,7 @@ demo: .venv/ready
 	$(BIN)/qkprism binding --save runs/demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -198,6 +198,7 @@ def test_effects_figure__features_have_their_colours_and_combinations_ink():
 
 def test_effects_figure__filled_only_if_all_controls_are_beaten():
     effects = effects_of()
+    effects.spread.mul_(0.1)
     row = effects.entries.index(Entry(GIVEN, "lexical", "raw", "pca"))
     effects.advantage[row, 1] = 0.1
     first, second = traces(effects.plot(), name="feature")

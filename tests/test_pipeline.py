@@ -268,7 +268,8 @@ def test_decompose__keys_with_labels_make_cells():
     features = qk.decompose(model, Contrast("boxes", tuple(texts)), heads=["L1H0"], progress=False)
     moments = features.layers[1].moments["boxes"]
     rows = captured(model, texts)[1]
-    labels = [[text.text.text[s.start] for _, s in text.text.marks if _ != "?"] for text in texts]
+    spans = [sorted(s.start for sign, s in example.text.marks if sign != "?") for example in texts]
+    labels = [[example.text.text[at] for at in starts] for example, starts in zip(texts, spans, strict=True)]
     kv = model.kv_head(qk.Head(1, 0))
     keys = [row[1][kv].numpy() for row in rows]
     expected = oracle.cell_scatter(keys, labels, [e.weight for e in texts])
