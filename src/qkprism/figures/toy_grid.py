@@ -18,7 +18,7 @@ from qkprism.figures.theme import DIVERGING, INK, MUTED, SEQUENTIAL, WIDTH, axis
 
 if TYPE_CHECKING:
     from qkprism.toy.recovery import Recovery
-    from qkprism.toy.study import HeadScore
+    from qkprism.toy.scores import HeadScore
 
 Rule = Literal["energy", "balanced", "heldout"]
 RULES: dict[Rule, str] = {
