@@ -94,7 +94,7 @@ FLOORS = [
         "pipeline",
     ],
     [""],
-    ["page"],
+    ["page", "page.report", "page.toy_claims", "page.toy"],
     ["cli"],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}

@@ -108,7 +108,7 @@ def test_stack__cells_that_do_not_improve_leave_with_their_best_weights():
 def test_study__keeps_its_parts_and_gives_the_same_again(tmp_path, monkeypatch):
     steps, asked = [], {"cells": CELLS, "protocol": SHORT, "sampling": Sampling(n=128), "depth": SMALL}
     first = study(tmp_path, **asked)
-    for work in ("portray", "limits", "ranks_at", "clouds"):
+    for work in ("portray", "ends", "clouds"):
         monkeypatch.setattr(f"qkprism.toy.studying.{work}", None)
     for again in (study(tmp_path, **asked, progress=lambda *_: steps.append(1)), load_study(tmp_path)):
         assert not steps

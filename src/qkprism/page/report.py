@@ -54,11 +54,11 @@ def features_report(features: Features, scores: HeadScores | None = None) -> str
         "feature. The <b>logit gap</b> is how much more logit the head gives positive keys than negative ones.</p>",
     ]
     if scores is not None:
-        parts += ["<h2>Which heads attend to the positive keys</h2>", _figure(scores.plot())]
+        parts += ["<h2>Which heads attend to the positive keys</h2>", html_figure(scores.plot())]
     parts += ["<h2>Features</h2>", _table(best), *(f"<p class=note>{escape(note)}</p>" for note in _notes(features))]
-    parts += [_figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
-    parts += [_figure(feature.plot()) for feature in best[:SHOWN]]
-    return _page(names, parts)
+    parts += [html_figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
+    parts += [html_figure(feature.plot()) for feature in best[:SHOWN]]
+    return html_page(names, parts)
 
 
 def effects_report(effects: Effects) -> str:
@@ -70,18 +70,19 @@ def effects_report(effects: Effects) -> str:
         "is proved as far as editing it moves more than the controls of the same rank do: <b>permuted labels</b> (the "
         "same pipeline on sides dealt at random), subspaces <b>drawn from the keys</b>, <b>Gaussian</b> ones (weak), "
         "and the leading <b>principal directions</b> of the keys (strong).</p>",
-        *(_figure(effects.plot(target=target)) for target in effects.targets),
+        *(html_figure(effects.plot(target=target)) for target in effects.targets),
         "<h2>In words</h2><ul>",
         *(f"<li>{escape(sentence)}</li>" for sentence in effects.verdict()),
         "</ul>",
         *(f"<p class=note>{escape(note)}</p>" for note in effects.notes),
     ]
-    return _page("interventions", parts)
+    return html_page("interventions", parts)
 
 
-def _page(title: str, parts: list[str]) -> str:
+def html_page(title: str, parts: list[str], style: str = "") -> str:
+    """Parts of HTML as a page with plotly in it."""
     script = f"<script>{get_plotlyjs()}</script>"
-    head = f"<meta charset=utf-8><title>qkprism: {title}</title><style>{_STYLE}</style>{script}"
+    head = f"<meta charset=utf-8><title>qkprism: {title}</title><style>{_STYLE}{style}</style>{script}"
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 
@@ -112,5 +113,6 @@ def _cell(value: object) -> str:
     return escape(f"{value:.3g}" if isinstance(value, float) else str(value))
 
 
-def _figure(figure: go.Figure) -> str:
+def html_figure(figure: go.Figure) -> str:
+    """A figure as a part of a page."""
     return f"<div class=scroll>{figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)}</div>"

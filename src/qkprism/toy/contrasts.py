@@ -77,7 +77,7 @@ def stacked_moments(vectors: Sequence[Vectors], seed: int = 0) -> Moments:
     return sums
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _plans(n: int, seed: int) -> tuple[tuple[Int[Tensor, " row"], Plan], ...]:
     """The plan of every chunk of n pairs: the same in all heads, and most of the work if it were made for each."""
     fold = torch.tensor(assign_folds(list(range(n)), seed))

@@ -23,14 +23,14 @@ from qkprism.core.rank import energy_rank, leading_run
 from qkprism.heads import Head
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.contrasts import Sampling
+from qkprism.toy.cores import one_core_each
 from qkprism.toy.interventions import feature_condition
 from qkprism.toy.samples import LATENTS, Latent
 from qkprism.toy.truth import true_keys, true_queries
 from qkprism.toy.ways import Ways, ways_of
 
 CORRELATIONS = (0.0, 0.5, 0.9)
-EXAMPLES = (100, 200, 500, 1000)
-SIZES = (256, 1024, 4096, 16_384)
+SIZES = (100, 200, 500, 1000, 4096)
 ENERGIES = (0.95, 0.99, 0.999)
 THRESHOLDS = (3.0, 4.2)
 
@@ -60,21 +60,34 @@ class RankAt:
     found: int
 
 
-def limits(heads: Sequence[ToyHead], sampling: Sampling, most: int = SIZES[-1]) -> list[Limit]:
-    """Errors of every projector as latents correlate more and as examples get fewer, in heads of any size."""
-    drawn = [replace(sampling, correlation=correlation) for correlation in CORRELATIONS]
-    drawn += [replace(sampling, n=n) for n in EXAMPLES if n <= most]
-    return [row for own in by_size(heads) for each in drawn for row in _limits(own, each)]
+@dataclass(frozen=True)
+class Ends:
+    """All rows of some heads."""
+
+    limits: tuple[Limit, ...]
+    ranks_at: tuple[RankAt, ...]
 
 
-def _limits(heads: Sequence[ToyHead], sampling: Sampling) -> list[Limit]:
-    found = ways_of(heads, sampling).conditions(1)
-    return [
+def ends(heads: Sequence[ToyHead], sampling: Sampling, most: int = SIZES[-1]) -> Ends:
+    """Errors of every projector and ranks by every rule, in heads of any size and data of each kind."""
+    drawn = [replace(sampling, n=n) for n in SIZES if n <= most]
+    drawn += [replace(sampling, correlation=correlation) for correlation in CORRELATIONS]
+    jobs = [(own, each) for own in by_size(heads) for each in dict.fromkeys(drawn)]
+    with one_core_each() as pool:
+        found = list(pool.map(lambda job: _ends(*job), jobs))
+    return Ends(*(tuple(row for one in found for row in getattr(one, kind)) for kind in ("limits", "ranks_at")))
+
+
+def _ends(heads: Sequence[ToyHead], sampling: Sampling) -> Ends:
+    ways = ways_of(heads, sampling)
+    wrong = [
         Limit(head.cell, latent, sampling.correlation, sampling.n, method, _error_of(head, latent, own, method))
-        for head, own in zip(heads, found, strict=True)
+        for head, own in zip(heads, ways.conditions(1), strict=True)
         for latent in LATENTS
         for method in METHODS
     ]
+    known = [] if sampling.correlation else list(enumerate(heads))
+    return Ends(tuple(wrong), tuple(row for i, head in known for row in _ranks(head.cell, sampling.n, ways, i)))
 
 
 def _error_of(head: ToyHead, latent: Latent, conditions: Conditions, method: str) -> float:
@@ -88,16 +101,6 @@ def projector_error(head: ToyHead, latent: Latent, projector: Float64[Tensor, "d
     queries = torch.cat([true_queries(head, name) for name in LATENTS], 1).mT
     wrong = [projector @ own - (own if name == latent else 0) for name, own in keys.items()]
     return float((queries @ torch.cat(wrong, 1)).norm() / (queries @ keys[latent]).norm())
-
-
-def ranks_at(heads: Sequence[ToyHead], sampling: Sampling, most: int = SIZES[-1]) -> list[RankAt]:
-    """Ranks by every rule at several sample sizes and thresholds, in heads of any size."""
-    rows = []
-    for own in by_size(heads):
-        for n in (size for size in SIZES if size <= most):
-            ways = ways_of(own, replace(sampling, n=n))
-            rows += [row for i, head in enumerate(own) for row in _ranks(head.cell, n, ways, i)]
-    return rows
 
 
 def _ranks(cell: Cell, n: int, ways: Ways, number: int) -> list[RankAt]:

@@ -30,7 +30,7 @@ class Depth:
     swaps: int = 4096
     draws: int = 2
     parts: bool = True
-    most: int = 16_384
+    most: int = 4096
 
 
 @dataclass(frozen=True)

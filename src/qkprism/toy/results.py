@@ -14,6 +14,7 @@ from qkprism.toy.limits import Limit, RankAt
 from qkprism.toy.portrait import Portrait
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.scores import HeadScore
+from qkprism.toy.truth import Interaction, interaction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,10 @@ class Study:
     def scores(self) -> list[HeadScore]:
         """Every head's accuracy and interactions."""
         return [HeadScore.of(head) for head in self.heads.values()]
+
+    def interaction(self, cell: Cell) -> Interaction:
+        """G of a head."""
+        return interaction(self.heads[cell])
 
     def accuracy(self) -> pd.DataFrame:
         """A row a head: accuracy, how far it is below the ceiling of its task, and its interactions G as numbers."""

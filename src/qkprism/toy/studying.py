@@ -27,7 +27,7 @@ from qkprism.toy.clouds import Point, clouds
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.gauge import CONDITION, rebased
 from qkprism.toy.interventions import Swap
-from qkprism.toy.limits import Limit, RankAt, limits, ranks_at
+from qkprism.toy.limits import Limit, RankAt, ends
 from qkprism.toy.portrait import KINDS, Depth, Portrait, portray
 from qkprism.toy.protocols import Protocol, protocol_named
 from qkprism.toy.recovery import Recovery
@@ -121,8 +121,8 @@ class _Work:
     def ends(self, heads: Sequence[ToyHead]) -> dict[str, tuple[Any, ...]]:
         def make() -> dict[str, Sequence[Any]]:
             self.say(f"correlated latents, few examples and other thresholds in {len(heads)} heads")
-            drawn, most = self.sampling, self.depth.most
-            return {"limits": limits(heads, drawn, most), "ranks_at": ranks_at(heads, drawn, most)}
+            found = ends(heads, self.sampling, self.depth.most)
+            return {"limits": found.limits, "ranks_at": found.ranks_at}
 
         return self.kept("limits", heads, _LIMITS, make, {"most": self.depth.most})
 
