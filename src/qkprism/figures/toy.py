@@ -46,12 +46,13 @@ def toy_figures(study: Study) -> dict[str, go.Figure]:
 
 
 def _selected(cells: list[Cell]) -> list[Cell]:
-    """A few heads of every kind: the smallest, one with room, one on the boundary, one superposed."""
+    """Two heads of every kind: the fullest one with room, and the most superposed."""
     found: list[Cell] = []
     for kind in sorted({(cell.d_head, cell.task.variant) for cell in cells}):
         own = [cell for cell in cells if (cell.d_head, cell.task.variant) == kind]
-        own.sort(key=lambda cell: (sum(cell.task.ranks), abs(cell.task.r1 - cell.task.r2)))
-        found += [own[0], own[-1]] if len(own) > 1 else own
+        own.sort(key=lambda cell: (sum(cell.task.ranks), -abs(cell.task.r1 - cell.task.r2)))
+        roomy = [cell for cell in own if sum(cell.task.ranks) < cell.d_head]
+        found += dict.fromkeys([*roomy[-1:], own[-1]])
     return found[:SHOWN]
 
 
@@ -59,7 +60,7 @@ def save_toy_figures(figures: dict[str, go.Figure], folder: str | os.PathLike[st
     """Write every figure as .html and, where a browser is found, as .png; returns a line that says what was written."""
     place = Path(folder)
     for name, figure in figures.items():
-        save_figure(figure, place / f"{name}.html", plotlyjs="cdn")
+        save_figure(figure, place / f"{name}.html", plotlyjs="directory")
     try:
         for name, figure in figures.items():
             save_figure(figure, place / f"{name}.png")

@@ -33,9 +33,8 @@ def cloud_figure(points: Sequence[Point], *, width: int = WIDTH) -> go.Figure:
             own = [point for point in points if point.cell == cell and point.side == side]
             fig.add_trace(_trace(own, side, symbol, cell, showlegend=column == 1), row=1, col=column)
     plain = {"showticklabels": False, "gridcolor": GRID, "zerolinecolor": GRID, "showbackground": False}
-    names = {f"{letter}axis": {**plain, "title": {"text": f"PC {i}"}} for i, letter in enumerate("xyz", 1)}
-    camera = {"eye": {"x": 1.5, "y": 1.2, "z": 0.75}}
-    fig.update_scenes(aspectmode="cube", camera=camera, **names)
+    axes = {f"{letter}axis": {**plain, "title": {"text": ""}} for letter in "xyz"}
+    fig.update_scenes(aspectmode="cube", camera={"eye": {"x": 1.3, "y": 1.0, "z": 0.8}}, **axes)
     fig.update_layout(legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top", "itemsizing": "constant"})
     return finish(
         fig,

@@ -41,6 +41,7 @@ def gauge_figure(before: Portrait, after: Portrait, *, width: int = WIDTH) -> go
         "model; what leaves it is about the coordinates it happened to be trained in. Left: total variation to a true "
         "exchange. Middle: error of the parts relative to their size. Right: share of latents whose rank is exact.",
         width=width,
+        below=136,
     )
 
 

@@ -17,7 +17,7 @@ METHOD_NAMES = MappingProxyType(
 )
 METHOD_COLORS = MappingProxyType({"contrast": "#0072B2", "raw oblique": "#009E73", "raw": "#D55E00"})
 METHOD_SYMBOLS = MappingProxyType({"contrast": "circle", "raw oblique": "diamond", "raw": "x"})
-_PANEL, _BETWEEN = 230, 70  # pixels
+_PANEL, _BETWEEN = 230, 88  # pixels
 
 
 def slack(row: Any) -> int:

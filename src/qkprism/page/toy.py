@@ -10,6 +10,10 @@ from qkprism.page.report import html_figure, html_page
 from qkprism.page.toy_claims import Claim, claims
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import plotly.graph_objects as go
+
     from qkprism.toy.results import Study
 
 _SECTIONS = (
@@ -69,9 +73,9 @@ _SECTIONS = (
 )
 
 
-def toy_report(study: Study) -> str:
-    """The page of a study, as HTML that needs no network."""
-    figures = toy_figures(study)
+def toy_report(study: Study, figures: Mapping[str, go.Figure] | None = None) -> str:
+    """The page of a study, as HTML that needs no network; its figures are made unless given."""
+    figures = figures or toy_figures(study)
     parts = [
         "<h1>The toy laboratory</h1>",
         f"<p>{len(study.heads)} attention heads, trained on the payload retrieval task of the paper. All figures and "

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qkprism.errors import QKPrismError
 from qkprism.toy.attributions import PartError
 from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
 from qkprism.toy.clouds import Point, clouds
@@ -64,6 +65,7 @@ def study(
     `progress` is told the steps of the training and how many cells are still in it, `say` what is being done. `depth`
     has 51,200 samples a swap with the protocol `paper`, as in the paper, and 4,096 otherwise.
     """
+    _check_place(Path(folder))
     chosen = tuple(cells) if cells is not None else paper_grid()
     pictured = PICTURED if cells is None else _pictured(chosen)
     every = (*chosen, *(cell for cell in pictured if cell not in chosen))
@@ -137,6 +139,12 @@ class _Work:
         """Tables of some heads: the job is which heads, how they were trained, and how contrasts are drawn."""
         which = [[asdict(head.cell), head.steps, head.loss] for head in heads]
         return kept(self.place / name, {"heads": which, "sampling": asdict(self.sampling), **(more or {})}, kinds, make)
+
+
+def _check_place(place: Path) -> None:
+    """Refuse to write where something else is."""
+    if place.exists() and not (place / "heads").is_dir() and (not place.is_dir() or any(place.iterdir())):
+        raise QKPrismError(f"{place} holds other files and is not a toy study. Choose another folder.")
 
 
 def _silent(_: str) -> None:
