@@ -168,16 +168,16 @@ def test_clouds__keys_and_queries_of_one_vertex_lie_together(found):
 
 def test_figures_and_page__are_made_from_the_results_alone(found):
     figures = toy_figures(found)
-    assert len(figures) == 12
+    assert len(figures) == 13
     assert "z1, contrast metric" in figures["matched"].to_json()
     bars = swap_bars(found.trained.swaps, CELLS[:1], method="contrast")
     (none,) = rows(found.trained.swaps, target="given", control="none", feature="z1+z2", cell=CELLS[0])
     assert bars.data[0].y[0] == none.on_original
     page = toy_report(found, figures)
-    assert page.count("plotly-graph-div") == 12
+    assert page.count("plotly-graph-div") == 13
     assert "https://cdn" not in page.split("<body>")[1]
     told = claims(found)
-    assert {claim.verdict for claim in told} == {"yes", "partly", "no"}
+    assert {claim.verdict for claim in told} == {"yes", "partly", "no", "new"}
     assert all(escape(claim.paper) in page and escape(claim.run) in page for claim in told)
 
 
@@ -213,7 +213,7 @@ def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, c
             assert "no .png" in told.out
     assert [cell.d_head for cell in asked["cells"]] == [8] * 10
     assert (tmp_path / "run" / "report.html").stat().st_size > 10**6
-    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 12
+    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 13
 
 
 def test_study__refuses_a_folder_of_something_else(tmp_path):

@@ -16,6 +16,7 @@ from qkprism.figures.toy_grid import accuracy_grid, rank_triangles
 from qkprism.figures.toy_interactions import interaction_grid
 from qkprism.figures.toy_limits import limit_figure, rank_size_figure
 from qkprism.figures.toy_parts import part_figure
+from qkprism.figures.toy_swap_wall import swap_wall
 from qkprism.figures.toy_swaps import matched_figure, swap_bars, truth_figure
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def toy_figures(study: Study) -> dict[str, go.Figure]:
         "sizes": rank_size_figure(study.ranks_at),
         "clouds": cloud_figure(study.clouds),
         "swaps": swap_bars(study.trained.swaps, cells),
+        "all_swaps": swap_wall(study.trained.swaps, seed=seed),
         "matched": matched_figure(study.trained.swaps),
         "truth": truth_figure(study.trained.swaps),
         "parts": part_figure(study.trained.parts),

@@ -70,6 +70,7 @@ _SECTIONS = (
         ("interactions",),
     ),
     ("Limits", "Latents that correlate in the data, and few examples.", ("limits",)),
+    ("Appendix", "Every head of the grid.", ("all_swaps",)),
 )
 
 
@@ -105,4 +106,4 @@ def _table(rows: list[Claim]) -> str:
     return f"<div class=scroll><table id=claims><thead>{head}</thead><tbody>{body}</tbody></table></div>"
 
 
-_VERDICTS = {"yes": "agrees", "partly": "in part", "no": "differs"}
+_VERDICTS = {"yes": "agrees", "partly": "in part", "no": "differs", "new": "new"}

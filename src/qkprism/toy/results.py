@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from qkprism.toy.attributions import PartError
@@ -23,17 +23,20 @@ ROOM = ("below", "equal", "above")  # r1 + r2, compared with d_head
 Rule = Literal["energy", "balanced", "heldout"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
     """Trained heads and what is found in them, in untrained ones, and in the same heads after a change of basis."""
 
-    heads: Mapping[Cell, ToyHead] = field(repr=False)
-    trained: Portrait = field(repr=False)
-    untrained: Portrait = field(repr=False)
-    rebased: Portrait = field(repr=False)
-    limits: tuple[Limit, ...] = field(repr=False)
-    ranks_at: tuple[RankAt, ...] = field(repr=False)
-    clouds: tuple[Point, ...] = field(repr=False)
+    heads: Mapping[Cell, ToyHead]
+    trained: Portrait
+    untrained: Portrait
+    rebased: Portrait
+    limits: tuple[Limit, ...]
+    ranks_at: tuple[RankAt, ...]
+    clouds: tuple[Point, ...]
+
+    def __repr__(self) -> str:
+        return f"Study({len(self.heads)} heads; summary() tells what was found)"
 
     @property
     def recovered(self) -> tuple[Recovery, ...]:
