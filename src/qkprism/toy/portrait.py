@@ -17,6 +17,7 @@ from qkprism.toy.interventions import Swap, swaps
 from qkprism.toy.recovery import Recovery, recovered
 from qkprism.toy.ways import only, ways_of
 
+KINDS = ("recovered", "swaps", "parts")
 TOGETHER = 9  # heads: enough to share what does not depend on the head, few enough to keep all cores at work
 
 
@@ -59,9 +60,6 @@ def portray(
             if progress:
                 progress(done)
     return Portrait(*(tuple(row for one in found for row in getattr(one, kind)) for kind in KINDS))
-
-
-KINDS = ("recovered", "swaps", "parts")
 
 
 def _groups(heads: Sequence[ToyHead], d_head: int) -> list[Sequence[ToyHead]]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from qkprism.errors import QKPrismError
 from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 from qkprism.toy.cells import Cell
 
 KIND = "toy-table"
-Row = TypeVar("Row")
 Tables = Mapping[str, Sequence[Any]]
 
 
