@@ -71,6 +71,7 @@ FLOORS = [
         "toy.clouds",
         "toy.portrait",
         "toy.scores",
+        "toy.summary",
         "toy.results",
         "toy.tables",
         "toy.studying",

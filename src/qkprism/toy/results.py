@@ -19,7 +19,6 @@ from qkprism.toy.truth import Interaction, interaction
 if TYPE_CHECKING:
     import pandas as pd
 
-ROOM = ("below", "equal", "above")  # r1 + r2, compared with d_head
 Rule = Literal["energy", "balanced", "heldout"]
 
 
@@ -47,6 +46,14 @@ class Study:
     def controls(self) -> tuple[Recovery, ...]:
         """Ranks and subspaces of untrained heads."""
         return self.untrained.recovered
+
+    def summary(self) -> pd.DataFrame:
+        """A row for every kind of head: variant, d_head, and r1 + r2 below, equal to or above it."""
+        import pandas as pd
+
+        from qkprism.toy.summary import summarise
+
+        return pd.DataFrame(summarise(self))
 
     def scores(self) -> list[HeadScore]:
         """Every head's accuracy and interactions."""
@@ -77,12 +84,6 @@ class Study:
         """A row a head, latent, metric and split: the error of attributions against the true parts."""
         return _both(self.trained.parts, self.rebased.parts)
 
-    def summary(self) -> pd.DataFrame:
-        """A row a variant, d_head and whether there is room: means over heads, and exact ranks."""
-        import pandas as pd
-
-        return pd.DataFrame(summarise(self))
-
     def misses(self, rule: Rule = "energy") -> list[Recovery]:
         """The latents of heads with room for all (r1 + r2 <= d_head) whose rank a rule does not find."""
         return [row for row in self.recovered if getattr(row, rule) != row.true and not row.cell.superposed]
@@ -104,53 +105,3 @@ def _flat(row: HeadScore | Recovery | Swap | PartError) -> dict[str, Any]:
 
 def _values(row: Any) -> dict[str, Any]:
     return {name: getattr(row, name) for name in row.__dataclass_fields__}
-
-
-def summarise(study: Study) -> list[dict[str, Any]]:
-    """The rows of `Study.summary`."""
-    kinds = sorted({_kind(cell) for cell in study.heads})
-    return [_summary(study, kind) for kind in kinds]
-
-
-def _kind(cell: Cell) -> tuple[str, int, str]:
-    over = sum(cell.task.ranks) - cell.d_head
-    return cell.task.variant, cell.d_head, ROOM[(over >= 0) + (over > 0)]
-
-
-def _summary(study: Study, kind: tuple[str, int, str]) -> dict[str, Any]:
-    scores = [score for score in study.scores() if _kind(score.cell) == kind]
-    ranks = [row for row in study.recovered if _kind(row.cell) == kind]
-    after = [row for row in study.rebased.recovered if _kind(row.cell) == kind]
-    return {
-        "variant": kind[0],
-        "d_head": kind[1],
-        "room": kind[2],
-        "heads": len(scores),
-        "accuracy": _mean(score.accuracy for score in scores),
-        "ceiling": _mean(score.ceiling for score in scores),
-        "exact_ranks": _share(row.exact for row in ranks),
-        "exact_rebased": _share(row.exact for row in after),
-        "swap_error": _off(study.trained, kind, "contrast"),
-        "swap_error_rebased": _off(study.rebased, kind, "contrast"),
-        "paper_swap_error": _off(study.trained, kind, "raw"),
-        "paper_swap_error_rebased": _off(study.rebased, kind, "raw"),
-    }
-
-
-def _off(portrait: Portrait, kind: tuple[str, int, str], method: str) -> float:
-    wanted = ("given", "feature", method, "z1")
-    return _mean(
-        row.off_truth
-        for row in portrait.swaps
-        if _kind(row.cell) == kind and (row.target, row.control, row.method, row.feature) == wanted
-    )
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")
-
-
-def _share(hits: Iterable[bool]) -> str:
-    every = list(hits)
-    return f"{sum(every)} of {len(every)}"
