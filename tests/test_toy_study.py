@@ -15,22 +15,20 @@ from qkprism.figures.toy import toy_figures
 from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
-from qkprism.toy import Cell, Depth, Sampling, Task, few_cells, study
+from qkprism.toy import Depth, Sampling, few_cells, study
 from qkprism.toy.gauge import basis_change, rebased
 from qkprism.toy.interventions import scene_of, true_attention
 from qkprism.toy.limits import projector_error
 from qkprism.toy.samples import draw_samples, exchange
 from qkprism.toy.task import stream
 from qkprism.toy.ways import ways_of
-
-CELLS = [Cell(Task(variant, 3, 3), 8, seed) for variant in ("discrete", "continuous") for seed in (0, 1)]
-CELLS += [Cell(Task("discrete", 5, 5), 8)]
+from toy_cells import JUDGED as CELLS
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(toy_folder):
     depth = Depth(swaps=1024, draws=1, most=200)
-    return study(tmp_path_factory.mktemp("toy"), cells=CELLS, protocol="quick", sampling=Sampling(n=2048), depth=depth)
+    return study(toy_folder, cells=CELLS, protocol="quick", sampling=Sampling(n=2048), depth=depth)
 
 
 def rows(swaps, **wanted):
@@ -214,6 +212,14 @@ def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, c
     assert [cell.d_head for cell in asked["cells"]] == [8] * 10
     assert (tmp_path / "run" / "report.html").stat().st_size > 10**6
     assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 13
+
+
+def test_command__refuses_the_papers_training_of_a_quick_look(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["qkprism", "toy", "--quick", "--protocol", "paper"])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 2
+    assert "not both" in capsys.readouterr().err
 
 
 def test_study__refuses_a_folder_of_something_else(tmp_path):

@@ -252,6 +252,8 @@ def toy(
     from qkprism.page.toy import toy_report
     from qkprism.runs import write_text
 
+    if quick and protocol is Protocols.paper:
+        raise QKPrismError("Give --quick or --protocol paper, not both.")
     options: dict[str, Any] = {"protocol": protocol.value}
     if quick:
         options = {"protocol": "quick", "cells": [cell for seed in range(seeds) for cell in qk.toy.few_cells(seed)]}
