@@ -19,6 +19,7 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/intervene.py
+	$(BIN)/python benchmarks/toy.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("qkprism needs Python 3.11 or later: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'

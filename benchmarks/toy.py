@@ -27,7 +27,7 @@ from qkprism.toy.cells import Cell, paper_grid
 from qkprism.toy.draws import deal
 from qkprism.toy.protocols import PROTOCOLS
 from qkprism.toy.stack import Stack, largest_rank
-from qkprism.toy.study import study
+from qkprism.toy.studying import study
 from qkprism.toy.task import Maps, Task
 
 BATCH = 256

@@ -1,6 +1,18 @@
 """Shapes in the library's type hints are checked while the tests run."""
 
+import pytest
 from jaxtyping import install_import_hook
 
 with install_import_hook("qkprism", "beartype.beartype"):
     import qkprism  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory):
+    """The folder of a toy study whose heads are trained."""
+    from qkprism.toy import train
+    from toy_cells import JUDGED, OTHERS
+
+    folder = tmp_path_factory.mktemp("toy")
+    train([*JUDGED, *OTHERS], "quick", folder=folder / "heads")
+    return folder

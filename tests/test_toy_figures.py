@@ -7,7 +7,7 @@ from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_triangles
 from qkprism.figures.toy_interactions import interaction_grid
 from qkprism.toy.cells import paper_grid, untrained
 from qkprism.toy.recovery import Recovery
-from qkprism.toy.study import HeadScore
+from qkprism.toy.scores import HeadScore
 from qkprism.toy.truth import interaction
 
 

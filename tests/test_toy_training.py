@@ -9,10 +9,11 @@ from qkprism import QKPrismError
 from qkprism.toy import store
 from qkprism.toy.cells import Cell, untrained
 from qkprism.toy.contrasts import Sampling
+from qkprism.toy.portrait import Depth
 from qkprism.toy.protocols import Protocol
 from qkprism.toy.stack import Stack
 from qkprism.toy.store import load_heads
-from qkprism.toy.study import study
+from qkprism.toy.studying import load_study, study
 from qkprism.toy.task import Task
 from qkprism.toy.training import train
 
@@ -20,6 +21,8 @@ CELLS = [Cell(Task(v, r1, r2), 8) for v in ("discrete", "continuous") for r1, r2
 SHORT = Protocol(
     "short", rate=1e-2, steps=60, warmup=5, decays=True, batch=32, check_every=20, check_batches=2, test_batches=2
 )
+
+SMALL = Depth(swaps=128, draws=1, most=256)
 
 
 def same(ours, theirs):
@@ -103,13 +106,18 @@ def test_stack__cells_that_do_not_improve_leave_with_their_best_weights():
 
 
 def test_study__keeps_its_parts_and_gives_the_same_again(tmp_path, monkeypatch):
-    steps = []
-    first = study(tmp_path, cells=CELLS, protocol=SHORT, sampling=Sampling(n=128))
-    monkeypatch.setattr("qkprism.toy.study.recover", None)
-    again = study(tmp_path, cells=CELLS, protocol=SHORT, sampling=Sampling(n=128), progress=lambda *_: steps.append(1))
-    assert not steps
-    assert again.recovered == first.recovered
-    assert again.controls == first.controls
+    steps, asked = [], {"cells": CELLS, "protocol": SHORT, "sampling": Sampling(n=128), "depth": SMALL}
+    first = study(tmp_path, **asked)
+    for work in ("portray", "ends", "clouds"):
+        monkeypatch.setattr(f"qkprism.toy.studying.{work}", None)
+    for again in (study(tmp_path, **asked, progress=lambda *_: steps.append(1)), load_study(tmp_path)):
+        assert not steps
+        assert again.recovered == first.recovered
+        assert again.controls == first.controls
+        assert again.trained.swaps == first.trained.swaps
+        assert again.clouds == first.clouds
+        assert [row.found for row in again.ranks_at] == [row.found for row in first.ranks_at]
+        assert list(again.heads) == CELLS
     assert len(first.ranks()) == 4 * len(CELLS)
     table = first.accuracy()
     assert (table.ceiling - table.below).tolist() == pytest.approx(table.accuracy.tolist())

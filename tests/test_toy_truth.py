@@ -7,21 +7,18 @@ from qkprism import QKPrismError
 from qkprism.toy.ceiling import dot_product_ceiling
 from qkprism.toy.cells import Cell, untrained
 from qkprism.toy.contrasts import Sampling, contrast_vectors, decompose_heads, stacked_moments
-from qkprism.toy.protocols import Protocol
 from qkprism.toy.recovery import recover
 from qkprism.toy.samples import draw_samples, exchange
-from qkprism.toy.task import Task, stream
-from qkprism.toy.training import train
+from qkprism.toy.store import load_heads
+from qkprism.toy.task import stream
 from qkprism.toy.truth import expected_covariance, interaction, logit_parts, overlap
-
-CELLS = [Cell(Task("discrete", 2, 3), 8), Cell(Task("discrete", 3, 4), 8), Cell(Task("continuous", 3, 2), 8)]
-
-BRIEF = Protocol("brief", rate=2e-2, steps=600, warmup=100, decays=True, batch=128, check_batches=4)
+from toy_cells import OTHERS as CELLS
 
 
 @pytest.fixture(scope="module")
-def heads():
-    return list(train(CELLS, BRIEF).values())
+def heads(toy_folder):
+    stored = load_heads(toy_folder / "heads")
+    return [stored[cell] for cell in CELLS]
 
 
 def test_trained_heads__reach_the_ceiling_of_bayes_or_of_the_dot_product(heads):

@@ -7,7 +7,7 @@ heads    = qk.find_heads(model, contrast)
 features = qk.decompose(model, contrast, heads=heads.top(8))
 """
 
-from qkprism import tasks
+from qkprism import tasks, toy
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.attribution import Attribution, Attributions
 from qkprism.core.edits import Edit
@@ -53,5 +53,6 @@ __all__ = [
     "load",
     "project",
     "tasks",
+    "toy",
     "validate",
 ]

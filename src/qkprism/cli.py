@@ -263,6 +263,60 @@ def binding(
     typer.echo(f"Study:  {save.resolve()}\nReport: {report.resolve()}")
 
 
+class Protocols(StrEnum):
+    """How toy heads are trained."""
+
+    fast = "fast"
+    paper = "paper"
+
+
+@app.command(epilog="Examples:  qkprism toy --save runs/toy   qkprism toy --quick --save runs/quick")
+def toy(
+    save: Annotated[Path, typer.Option(help="The run folder; finished parts in it are not computed again.")] = Path(
+        "runs/toy"
+    ),
+    protocol: Annotated[
+        Protocols, typer.Option(help="fast: the 212 heads in minutes; paper: the paper's own training, hours.")
+    ] = Protocols.fast,
+    quick: Annotated[bool, typer.Option("--quick", help="Ten small heads, trained briefly: a first look.")] = False,
+    seeds: Annotated[int, typer.Option(help="How many heads of each kind.", min=1)] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the paper's toy heads, find what is known to be in them, and write a page that compares both."""
+    import qkprism as qk
+    from qkprism.figures.toy import save_toy_figures, toy_figures
+    from qkprism.page.toy import toy_report
+    from qkprism.runs import write_text
+
+    if quick and protocol is Protocols.paper:
+        raise QKPrismError("Give --quick or --protocol paper, not both.")
+    options: dict[str, Any] = {"protocol": protocol.value}
+    if quick:
+        options = {"protocol": "quick", "cells": [cell for seed in range(seeds) for cell in qk.toy.few_cells(seed)]}
+    elif seeds > 1:
+        options["cells"] = qk.toy.paper_grid(seeds=range(seeds))
+    found = qk.toy.study(save, **options, progress=_told_training, say=_told)
+    _told("figures")
+    figures = toy_figures(found)
+    written = save_toy_figures(figures, save / "figures")
+    report = write_text(save / "report.html", toy_report(found, figures)).resolve()
+    summary = found.summary()
+    if as_json:
+        _print_json({"summary": summary.to_dict("records"), "folder": str(save), "report": str(report)})
+        return
+    title = f"{len(found.heads)} heads. Room: r1 + r2 beside d_head. Swap error: of the swap of z1 against the truth."
+    _print_table(summary, list(summary.columns), title)
+    typer.echo(f"{written}\nReport: {report}")
+
+
+def _told(what: str) -> None:
+    typer.echo(what, err=True)
+
+
+def _told_training(step: int, left: int) -> None:
+    _told(f"step {step:,}: {left} heads in training")
+
+
 def _show(features: Any, as_json: bool) -> None:
     frame = features.to_frame()
     if as_json:
@@ -291,7 +345,7 @@ def _read(path: Path, limit: int | None, model: str) -> Any:
     return contrast
 
 
-_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark")
+_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark", "variant", "room")
 
 
 def _print_table(frame: Any, columns: list[str], title: str) -> None:

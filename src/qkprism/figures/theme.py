@@ -14,9 +14,10 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
 
 from qkprism.errors import QKPrismError
 
@@ -71,6 +72,7 @@ DIVERGING = (  # ColorBrewer RdBu: red is below zero, blue above
 )
 INK, MUTED, GRID, MISSING = "#1A1A1A", "#595959", "#E5E5E5", "#D9D9D9"
 
+Script = Literal["inline", "cdn", "directory"]
 WIDTH = 1000  # pixels; captions are broken to it, so figures do not stretch
 EDGE = 16
 _AXIS = {
@@ -207,26 +209,33 @@ def finish(
     )
 
 
-def save_figure(fig: go.Figure, path: str | os.PathLike[str], *, plotlyjs: Literal["inline", "cdn"] = "inline") -> Path:
-    """Write a figure as .html (works offline unless `plotlyjs="cdn"`), .png or .svg, whichever the name ends with."""
+def save_figure(fig: go.Figure, path: str | os.PathLike[str], *, plotlyjs: Script = "inline") -> Path:
+    """Write a figure as .html, .png or .svg, whichever the name ends with.
+
+    A page holds plotly itself, loads it from the network (`plotlyjs="cdn"`), or from a file that is written beside it
+    (`"directory"`), so that many figures in one folder are small and work offline.
+    """
     target = Path(path)
     kind = target.suffix.lower().lstrip(".")
     if kind not in ("html", "png", "svg"):
         raise QKPrismError(f"A figure cannot be saved as {target.name!r}. End the name in .html, .png or .svg.")
-    if plotlyjs not in ("inline", "cdn"):
+    if plotlyjs not in get_args(Script):
         raise QKPrismError(
-            f"plotlyjs={plotlyjs!r} is not possible. Use 'inline' (works offline) or 'cdn' (a small file)."
+            f"plotlyjs={plotlyjs!r} is not possible. Use 'inline' (works offline), 'cdn' (a small file) or 'directory'."
         )
     body = _page(fig, plotlyjs).encode() if kind == "html" else _image(fig, kind)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(body)
+    script = target.parent / "plotly.min.js"
+    if kind == "html" and plotlyjs == "directory" and not script.exists():
+        script.write_text(get_plotlyjs(), encoding="utf-8")
     return target
 
 
 def _page(fig: go.Figure, plotlyjs: str) -> str:
     return str(
         fig.to_html(
-            include_plotlyjs=True if plotlyjs == "inline" else "cdn",
+            include_plotlyjs=True if plotlyjs == "inline" else plotlyjs,
             config=dict(CONFIG),
             div_id="figure",  # not a random one: the same figure gives the same file
         )

@@ -18,7 +18,7 @@ from qkprism.figures.theme import DIVERGING, INK, MUTED, SEQUENTIAL, WIDTH, axis
 
 if TYPE_CHECKING:
     from qkprism.toy.recovery import Recovery
-    from qkprism.toy.study import HeadScore
+    from qkprism.toy.scores import HeadScore
 
 Rule = Literal["energy", "balanced", "heldout"]
 RULES: dict[Rule, str] = {
@@ -33,7 +33,12 @@ _BETWEEN = 84  # pixels between rows of panels, with the name of the axis
 
 
 def rank_triangles(
-    recovered: Sequence[Recovery], *, rule: Rule = "energy", seed: int = 0, width: int = WIDTH
+    recovered: Sequence[Recovery],
+    *,
+    rule: Rule = "energy",
+    seed: int = 0,
+    heads: str = "trained heads",
+    width: int = WIDTH,
 ) -> go.Figure:
     """Ranks found by a rule in the heads of one seed."""
     shown = [row for row in recovered if row.cell.seed == seed]
@@ -50,7 +55,7 @@ def rank_triangles(
     return _finished(
         fig,
         len(panels),
-        title="Ranks recovered in trained heads",
+        title=f"Ranks recovered in {heads}",
         subtitle=f"Rule: {RULES[rule]}. Seed {seed}. Exact for {exact} of {len(shown)} latents, and for "
         f"{exact_room} of {len(room)} where r1 + r2 < d_head.",
         caption="Each square is a head. Its lower triangle is the rank found for z1, the upper that for z2; colours "

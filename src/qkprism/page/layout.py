@@ -22,10 +22,10 @@ table.words td, table.words th { text-align: left; vertical-align: top; }
 """
 
 
-def page(title: str, parts: Iterable[str]) -> str:
+def page(title: str, parts: Iterable[str], style: str = "") -> str:
     """A page of parts (HTML already) under a title (HTML already)."""
     script = f"<script>{get_plotlyjs()}</script>"
-    head = f"<meta charset=utf-8><title>qkprism: {title}</title><style>{_STYLE}</style>{script}"
+    head = f"<meta charset=utf-8><title>qkprism: {title}</title><style>{_STYLE}{style}</style>{script}"
     return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
 
 

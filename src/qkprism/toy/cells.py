@@ -55,6 +55,12 @@ def paper_grid(
     )
 
 
+def few_cells(seed: int = 0) -> tuple[Cell, ...]:
+    """A few small heads of both variants, with room, on the boundary and superposed: for a first look, in seconds."""
+    ranks = ((2, 3), (3, 3), (3, 4), (4, 4), (5, 5))
+    return tuple(Cell(Task(variant, *pair), 8, seed) for variant in get_args(Variant) for pair in ranks)
+
+
 @dataclass(frozen=True)
 class ToyHead:
     """A head with the maps of its task; `steps`, `loss` and `accuracy` (on fresh samples) tell how it was trained."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Choices
-from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.core.moments import Moments, Plan, accumulate, assign_folds, make_plan, reduce_keys
 from qkprism.core.vectors import Vectors
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -68,9 +71,17 @@ def stacked_moments(vectors: Sequence[Vectors], seed: int = 0) -> Moments:
     """The sums that `Vectors.moments` gives for each head, as those of one layer."""
     query = torch.stack([own.query for own in vectors], 1)[:, None]
     key = torch.stack([torch.stack([own.positive, own.negative], 1) for own in vectors], 2)
-    n, d_head = len(query), query.shape[-1]
+    sums = Moments.zeros(range(len(vectors)), query.shape[-1])
+    for rows, plan in _plans(len(query), seed):
+        accumulate(sums, query[rows], reduce_keys(sums, key[rows], plan), plan)
+    return sums
+
+
+@lru_cache(maxsize=8)
+def _plans(n: int, seed: int) -> tuple[tuple[Int[Tensor, " row"], Plan], ...]:
+    """The plan of every chunk of n pairs: the same in all heads, and most of the work if it were made for each."""
     fold = torch.tensor(assign_folds(list(range(n)), seed))
-    sums = Moments.zeros(range(len(vectors)), d_head)
+    found = []
     for at in range(0, n, _CHUNK):
         rows = torch.arange(at, min(at + _CHUNK, n))
         side = torch.tensor([1, -1]).expand(len(rows), -1)
@@ -84,5 +95,5 @@ def stacked_moments(vectors: Sequence[Vectors], seed: int = 0) -> Moments:
             reading="plain",
             seed=seed,
         )
-        accumulate(sums, query[rows], reduce_keys(sums, key[rows], plan), plan)
-    return sums
+        found.append((rows, plan))
+    return tuple(found)

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.covariance import contrastive_covariance
+from qkprism.core.feature_set import Features
 from qkprism.core.features import Feature
 from qkprism.core.rank import ENERGY, energy_rank, leading_run
 from qkprism.toy.cells import Cell, ToyHead
@@ -55,15 +56,22 @@ def recover(
     threshold: float = OURS.threshold,
 ) -> list[Recovery]:
     """What is recovered in each head, in the order of the heads, at thresholds of energy and of the held-out t."""
-    drawn, found = sampling or Sampling(), {}
+    drawn = sampling or Sampling()
+    found: dict[tuple[Cell, Latent], Recovery] = {}
     for d_head in sorted({head.cell.d_head for head in heads}):
         own = [head for head in heads if head.cell.d_head == d_head]
         features = decompose_heads(own, drawn, replace(OURS, energy=energy, threshold=threshold))
-        for latent in LATENTS:
-            raw = contrastive_covariance(features.layers[0].moments[latent], None, centred=False)
-            for i, head in enumerate(own):
-                found[head.cell, latent] = _row(head, latent, raw[i], features[latent, (0, i)], drawn)
+        found |= {(row.cell, row.latent): row for row in recovered(own, features, drawn)}
     return [found[head.cell, latent] for head in heads for latent in LATENTS]
+
+
+def recovered(heads: Sequence[ToyHead], features: Features, sampling: Sampling) -> list[Recovery]:
+    """The same from features that were made of these heads in the metric `contrast`."""
+    rows = []
+    for latent in LATENTS:
+        raw = contrastive_covariance(features.layers[0].moments[latent], None, centred=False)
+        rows += [_row(head, latent, raw[i], features[latent, (0, i)], sampling) for i, head in enumerate(heads)]
+    return rows
 
 
 def _row(

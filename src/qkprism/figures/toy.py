@@ -1,0 +1,71 @@
+"""All figures of a toy study by name, from its results alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+
+from qkprism.errors import QKPrismError
+from qkprism.figures.theme import save_figure
+from qkprism.figures.toy_clouds import cloud_figure
+from qkprism.figures.toy_gauge import gauge_figure
+from qkprism.figures.toy_grid import accuracy_grid, rank_triangles
+from qkprism.figures.toy_interactions import interaction_grid
+from qkprism.figures.toy_limits import limit_figure, rank_size_figure
+from qkprism.figures.toy_parts import part_figure
+from qkprism.figures.toy_swap_wall import swap_wall
+from qkprism.figures.toy_swaps import matched_figure, swap_bars, truth_figure
+
+if TYPE_CHECKING:
+    from qkprism.toy.cells import Cell
+    from qkprism.toy.results import Study
+
+SHOWN = 8  # heads drawn one by one
+
+
+def toy_figures(study: Study) -> dict[str, go.Figure]:
+    """Every figure of a study."""
+    seed = min(cell.seed for cell in study.heads)
+    cells = _selected([cell for cell in study.heads if cell.seed == seed])
+    return {
+        "accuracy": accuracy_grid(study.scores()),
+        "ranks": rank_triangles(study.recovered, seed=seed),
+        "untrained": rank_triangles(study.controls, seed=seed, heads="untrained heads"),
+        "sizes": rank_size_figure(study.ranks_at),
+        "clouds": cloud_figure(study.clouds),
+        "swaps": swap_bars(study.trained.swaps, cells),
+        "all_swaps": swap_wall(study.trained.swaps, seed=seed),
+        "matched": matched_figure(study.trained.swaps),
+        "truth": truth_figure(study.trained.swaps),
+        "parts": part_figure(study.trained.parts),
+        "gauge": gauge_figure(study.trained, study.rebased),
+        "interactions": interaction_grid([(cell, study.interaction(cell)) for cell in cells]),
+        "limits": limit_figure(study.limits),
+    }
+
+
+def _selected(cells: list[Cell]) -> list[Cell]:
+    """Two heads of every kind: the fullest one with room, and the most superposed."""
+    found: list[Cell] = []
+    for kind in sorted({(cell.d_head, cell.task.variant) for cell in cells}):
+        own = [cell for cell in cells if (cell.d_head, cell.task.variant) == kind]
+        own.sort(key=lambda cell: (sum(cell.task.ranks), -abs(cell.task.r1 - cell.task.r2)))
+        roomy = [cell for cell in own if sum(cell.task.ranks) < cell.d_head]
+        found += dict.fromkeys([*roomy[-1:], own[-1]])
+    return found[:SHOWN]
+
+
+def save_toy_figures(figures: dict[str, go.Figure], folder: str | os.PathLike[str]) -> str:
+    """Write every figure as .html and, where a browser is found, as .png; returns a line that says what was written."""
+    place = Path(folder)
+    for name, figure in figures.items():
+        save_figure(figure, place / f"{name}.html", plotlyjs="directory")
+    try:
+        for name, figure in figures.items():
+            save_figure(figure, place / f"{name}.png")
+    except QKPrismError as error:
+        return f"{len(figures)} figures as .html in {place}; no .png: {error}"
+    return f"{len(figures)} figures as .html and .png in {place}"

@@ -1,0 +1,114 @@
+"""What figures of the toy study share: names and colours of the methods, and panels of variant and d_head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean
+from types import MappingProxyType
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.figures.theme import GRID, MUTED, axis, finish
+
+METHOD_NAMES = MappingProxyType(
+    {"contrast": "contrast metric (qkprism)", "raw oblique": "raw, oblique", "raw": "raw, orthogonal (the paper's)"}
+)
+METHOD_COLORS = MappingProxyType({"contrast": "#0072B2", "raw oblique": "#009E73", "raw": "#D55E00"})
+METHOD_SYMBOLS = MappingProxyType({"contrast": "circle", "raw oblique": "diamond", "raw": "x"})
+_PANEL, _BETWEEN = 230, 88  # pixels
+
+
+def slack(row: Any) -> int:
+    """r1 + r2 - d_head: above 0 a head has fewer dimensions than its latents."""
+    return int(sum(row.cell.task.ranks)) - int(row.cell.d_head)
+
+
+def slack_panels(
+    rows: Sequence[Any],
+    series: Mapping[str, Callable[[Any], bool]],
+    value: Callable[[Any], float],
+    looks: Mapping[str, Mapping[str, Any]],
+    *,
+    y: str,
+    width: int,
+) -> tuple[go.Figure, int]:
+    """Means over heads of equal r1 + r2 - d_head, a panel a variant and d_head; and the height of the panels."""
+    kinds = sorted({(row.cell.d_head, row.cell.task.variant) for row in rows})
+    lines, columns = -(-len(kinds) // 2), min(2, len(kinds))
+    height = lines * _PANEL + (lines - 1) * _BETWEEN
+    fig = make_subplots(
+        rows=lines,
+        cols=columns,
+        subplot_titles=[f"<b>{variant}, d_head {d_head}</b>" for d_head, variant in kinds],
+        horizontal_spacing=72 / width,
+        vertical_spacing=_BETWEEN / height if lines > 1 else 0,
+    )
+    for panel, kind in enumerate(kinds, 1):
+        own = [row for row in rows if (row.cell.d_head, row.cell.task.variant) == kind]
+        for name, belongs in series.items():
+            _line(fig, panel, name, [row for row in own if belongs(row)], value, looks[name])
+        _superposed(fig, panel, [slack(row) for row in own])
+        fig.layout[axis("xaxis", panel)].update(title_text="r1 + r2 − d_head", dtick=2)
+        fig.layout[axis("yaxis", panel)].update(title_text=y if panel % 2 else "", rangemode="tozero")
+    return fig, height
+
+
+def _line(
+    fig: go.Figure, panel: int, name: str, rows: Iterable[Any], value: Callable[[Any], float], look: Mapping[str, Any]
+) -> None:
+    groups: dict[int, list[float]] = {}
+    for row in rows:
+        if (one := value(row)) == one:
+            groups.setdefault(slack(row), []).append(one)
+    places = sorted(groups)
+    fig.add_scatter(
+        x=places,
+        y=[mean(groups[place]) for place in places],
+        mode="lines+markers",
+        name=name,
+        legendgroup=name,
+        showlegend=panel == 1,
+        hovertemplate=f"{name}<br>r1 + r2 − d_head = %{{x}}: %{{y:.3f}}<extra></extra>",
+        xaxis=axis("x", panel),
+        yaxis=axis("y", panel),
+        **look,
+    )
+
+
+def _superposed(fig: go.Figure, panel: int, places: Sequence[int]) -> None:
+    """Shade where latents have more dimensions than the head."""
+    if max(places) > 0:
+        place = {"xref": axis("x", panel), "yref": f"{axis('y', panel)} domain"}
+        fig.add_shape(
+            type="rect", x0=0.5, x1=max(places) + 0.5, y0=0, y1=1, line_width=0, fillcolor=GRID, layer="below", **place
+        )
+
+
+def finish_panels(
+    fig: go.Figure, height: int, *, title: str, subtitle: str, caption: str, width: int, below: int = 104
+) -> go.Figure:
+    """Titles around panels, the legend under them."""
+    fig.update_layout(
+        legend={"orientation": "h", "x": 0, "y": -58 / height, "yanchor": "top", "font": {"color": MUTED}}
+    )
+    return finish(
+        fig,
+        title=title,
+        subtitle=subtitle,
+        caption=caption,
+        width=width,
+        plot_height=height,
+        above=30,
+        below=below,
+    )
+
+
+def method_look(method: str) -> dict[str, Any]:
+    """Line and mark of a method."""
+    color = METHOD_COLORS[method]
+    return {
+        "line": {"color": color, "width": 2},
+        "marker": {"color": color, "symbol": METHOD_SYMBOLS[method], "size": 8},
+    }

@@ -1,0 +1,138 @@
+"""Swaps in toy heads: attention before and after as in the paper, and how far edits are from the truth (section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.errors import QKPrismError
+from qkprism.figures.theme import MUTED, WIDTH, axis
+from qkprism.figures.toy_panels import METHOD_NAMES, finish_panels, method_look, slack_panels
+
+if TYPE_CHECKING:
+    from qkprism.toy.cells import Cell
+    from qkprism.toy.interventions import Swap
+
+BARS = (
+    ("before", "none", "z1+z2"),
+    ("z1", "feature", "z1"),
+    ("z2", "feature", "z2"),
+    ("z1 + z2", "feature", "z1+z2"),
+    ("rand r1", "gaussian", "z1"),
+    ("rand r2", "gaussian", "z2"),
+    ("rand r1 + r2", "gaussian", "z1+z2"),
+)
+SIDES = (("on_original", "on the original token", "#56B4E9"), ("on_target", "on the target token", "#D55E00"))
+_PANEL, _BETWEEN = 170, 88
+
+
+def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "raw", width: int = WIDTH) -> go.Figure:
+    """Attention on the original and the target token before and after every edit, a panel a head."""
+    rows = {
+        (row.cell, row.control, row.feature): row
+        for row in swaps
+        if row.target == "given" and row.method in ("", method)
+    }
+    if missing := [cell for cell in cells if (cell, "feature", "z1") not in rows]:
+        raise QKPrismError(f"There are no swaps of {missing[0]} by the method {method!r}.")
+    lines, columns = -(-len(cells) // 2), min(2, len(cells))
+    height = lines * _PANEL + (lines - 1) * _BETWEEN
+    fig = make_subplots(
+        rows=lines,
+        cols=columns,
+        subplot_titles=[_name(cell) for cell in cells],
+        horizontal_spacing=56 / width,
+        vertical_spacing=_BETWEEN / height if lines > 1 else 0,
+    )
+    for panel, cell in enumerate(cells, 1):
+        for side, name, color in SIDES:
+            _bars(
+                fig, panel, [getattr(rows[cell, control, feature], side) for _, control, feature in BARS], name, color
+            )
+        fig.layout[axis("xaxis", panel)].update(tickfont={"size": 11}, showgrid=False)
+        fig.layout[axis("yaxis", panel)].update(title_text="attention" if panel % 2 else "", range=[0, 1])
+    fig.update_layout(bargap=0.25, bargroupgap=0.05)
+    return finish_panels(
+        fig,
+        height,
+        title="Swapping both features moves all the attention",
+        subtitle=f"Method: {METHOD_NAMES[method]}. The target is any other token.",
+        caption="As in the paper: keys of the original and the target token exchange their coordinates in the subspace "
+        "of z1, of z2, of both, or in random (Gaussian) subspaces of the same dimension. What one latent leaves goes "
+        "to tokens that share the rest.",
+        width=width,
+    )
+
+
+def _bars(fig: go.Figure, panel: int, values: Sequence[float], name: str, color: str) -> None:
+    fig.add_bar(
+        x=[title for title, _, _ in BARS],
+        y=list(values),
+        name=name,
+        legendgroup=name,
+        showlegend=panel == 1,
+        marker_color=color,
+        hovertemplate="%{x}: %{y:.3f} " + name + "<extra></extra>",
+        xaxis=axis("x", panel),
+        yaxis=axis("y", panel),
+    )
+
+
+def _name(cell: Cell) -> str:
+    task = cell.task
+    return f"<b>{task.variant}, r1={task.r1} r2={task.r2}, d_head {cell.d_head}</b>"
+
+
+def truth_figure(swaps: Sequence[Swap], *, feature: str = "z1", width: int = WIDTH) -> go.Figure:
+    """How far the swap of a feature is from a true exchange of its latent, by method, in all heads."""
+    shown = [row for row in swaps if row.target == "given" and row.feature == feature]
+    series = {
+        title: (lambda row, method=method: row.method == method and row.control == "feature")
+        for method, title in METHOD_NAMES.items()
+    } | {"no edit": lambda row: row.control == "none"}
+    looks = {title: method_look(method) for method, title in METHOD_NAMES.items()}
+    looks["no edit"] = {"line": {"color": MUTED, "width": 1.5, "dash": "dot"}, "marker": {"color": MUTED, "size": 4}}
+    fig, height = slack_panels(shown, series, lambda row: row.off_truth, looks, y="total variation", width=width)
+    return finish_panels(
+        fig,
+        height,
+        title=f"Does the swap of {feature} do what exchanging {feature} does?",
+        subtitle="Total variation of attention between the edited head and one whose tokens really changed places in "
+        f"{feature}; 0 is perfect.",
+        caption="Points are means over heads with the same room. In the grey part the head has fewer dimensions than "
+        "its latents: features share directions, and no linear edit of keys can move one alone.",
+        width=width,
+    )
+
+
+def matched_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
+    """Targets that differ in z1 only: z1's feature moves the attention, z2's should move none."""
+    shown = [row for row in swaps if row.target == "z1"]
+    own = {(row.cell, row.control): row.on_target for row in shown if row.control in ("none", "full")}
+    series, looks = {}, {}
+    for method, title in METHOD_NAMES.items():
+        for feature, dash in (("z1", "solid"), ("z2", "dot")):
+            name = f"{feature}, {title}"
+            series[name] = lambda row, key=(method, feature): (row.method, row.feature) == key
+            looks[name] = method_look(method)
+            looks[name]["line"] = {**looks[name]["line"], "dash": dash}
+
+    def moved(row: Swap) -> float:
+        none, full = own[row.cell, "none"], own[row.cell, "full"]
+        return (row.on_target - none) / (full - none)
+
+    fig, height = slack_panels(shown, series, moved, looks, y="share of the shift", width=width)
+    return finish_panels(
+        fig,
+        height,
+        title="A target that differs in z1 only moves with z1 and stays with z2",
+        subtitle="Attention that the swap brings to the target, as a share of what exchanging the whole keys brings.",
+        caption="Solid lines: z1 is swapped, which should move everything (1). Dotted: z2 is swapped, in which both "
+        "tokens are equal, so nothing should move (0). What the paper's swap of z2 moves there is z1: the subspaces "
+        "are not orthogonal.",
+        width=width,
+        below=150,
+    )

@@ -1,0 +1,161 @@
+"""The study: the grid of heads, what is found in them, and where it ends (paper, sections 2 to 4).
+
+    found = study("runs/toy")
+    found.accuracy(), found.misses("energy"), found.swaps()
+
+One folder; every part of it is a run of its own, and parts that are there are not computed again:
+
+    heads        trained heads with the maps of their tasks
+    trained      ranks, swaps and attributions of these
+    untrained    ranks of the same heads before training
+    rebased      the trained heads after a change of basis that leaves all logits as they were
+    limits       errors under correlation and with few examples; ranks at other sizes and thresholds
+    clouds       keys and queries in the subspace of z1
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qkprism.errors import QKPrismError
+from qkprism.toy.attributions import PartError
+from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
+from qkprism.toy.clouds import Point, clouds
+from qkprism.toy.contrasts import Sampling
+from qkprism.toy.gauge import CONDITION, rebased
+from qkprism.toy.interventions import Swap
+from qkprism.toy.limits import Limit, RankAt, ends
+from qkprism.toy.portrait import KINDS, Depth, Portrait, portray
+from qkprism.toy.protocols import Protocol, protocol_named
+from qkprism.toy.recovery import Recovery
+from qkprism.toy.results import Study
+from qkprism.toy.store import load_heads
+from qkprism.toy.tables import kept, load_tables
+from qkprism.toy.task import Task
+from qkprism.toy.training import Progress, train
+
+Say = Callable[[str], None]
+
+PICTURED = tuple(
+    Cell(Task(variant, 3, 5), 16) for variant in ("discrete", "continuous")
+)  # the paper's, not of its grid
+PROBED = {8: ((2, 3), (3, 3), (3, 4)), 16: ((4, 6), (6, 6), (7, 8))}
+PAPER_SWAPS, FAST_SWAPS = 51_200, 4096
+_PORTRAIT: Mapping[str, type[Any]] = {"recovered": Recovery, "swaps": Swap, "parts": PartError}
+_LIMITS: Mapping[str, type[Any]] = {"limits": Limit, "ranks_at": RankAt}
+_CLOUDS: Mapping[str, type[Any]] = {"clouds": Point}
+
+
+def study(
+    folder: str | os.PathLike[str],
+    *,
+    cells: Sequence[Cell] | None = None,
+    protocol: str | Protocol = "fast",
+    sampling: Sampling | None = None,
+    depth: Depth | None = None,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> Study:
+    """Train the grid of the paper, or other cells, and measure all there is to know; what is in the folder is kept.
+
+    `progress` is told the steps of the training and how many cells are still in it, `say` what is being done. `depth`
+    has 51,200 samples a swap with the protocol `paper`, as in the paper, and 4,096 otherwise.
+    """
+    _check_place(Path(folder))
+    chosen = tuple(cells) if cells is not None else paper_grid()
+    pictured = PICTURED if cells is None else _pictured(chosen)
+    every = (*chosen, *(cell for cell in pictured if cell not in chosen))
+    told = say or _silent
+    told(f"training {len(every)} heads")
+    trained = train(every, protocol, folder=Path(folder) / "heads", progress=progress)
+    swaps = PAPER_SWAPS if protocol_named(protocol).name == "paper" else FAST_SWAPS
+    work = _Work(Path(folder), sampling or Sampling(), depth or Depth(swaps), told)
+    heads = {cell: trained[cell] for cell in chosen}
+    return work.study(heads, [trained[cell] for cell in pictured])
+
+
+def load_study(folder: str | os.PathLike[str]) -> Study:
+    """A finished study, as it is in its folder; nothing is computed."""
+    place = Path(folder)
+    of_trained, of_untrained, of_rebased = (
+        Portrait(**load_tables(place / name, _PORTRAIT)) for name in ("trained", "untrained", "rebased")
+    )
+    cells = {row.cell for row in of_trained.recovered}
+    heads = {cell: head for cell, head in load_heads(place / "heads").items() if cell in cells}
+    ends = load_tables(place / "limits", _LIMITS) | load_tables(place / "clouds", _CLOUDS)
+    return Study(heads, of_trained, of_untrained, of_rebased, **ends)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The parts that follow the training, each kept in a folder of its own."""
+
+    place: Path
+    sampling: Sampling
+    depth: Depth
+    say: Say
+
+    def study(self, heads: Mapping[Cell, ToyHead], pictured: Sequence[ToyHead]) -> Study:
+        own = [*heads.values()]
+        only_ranks, features_only = Depth(0, 0, parts=False), replace(self.depth, draws=0)
+        return Study(
+            heads=heads,
+            trained=self.portrait("trained", own, self.depth),
+            untrained=self.portrait("untrained", [untrained(cell) for cell in heads], only_ranks),
+            rebased=self.portrait("rebased", [rebased(head) for head in own], features_only),
+            **self.ends([head for head in own if _probed(head.cell)] or own[:2]),
+            **self.kept("clouds", pictured, _CLOUDS, lambda: {"clouds": clouds(pictured, self.sampling)}),
+        )
+
+    def portrait(self, name: str, heads: Sequence[ToyHead], depth: Depth) -> Portrait:
+        def make() -> dict[str, Sequence[Any]]:
+            found = portray(heads, self.sampling, depth, lambda done: self.say(f"{name} heads: {done} of {len(heads)}"))
+            return {kind: getattr(found, kind) for kind in KINDS}
+
+        counted = replace(depth, most=0)  # not what a portrait depends on
+        more = {"depth": asdict(counted), "condition": CONDITION if name == "rebased" else 1}
+        return Portrait(**self.kept(name, heads, _PORTRAIT, make, more))
+
+    def ends(self, heads: Sequence[ToyHead]) -> dict[str, tuple[Any, ...]]:
+        def make() -> dict[str, Sequence[Any]]:
+            self.say(f"correlated latents, few examples and other thresholds in {len(heads)} heads")
+            found = ends(heads, self.sampling, self.depth.most)
+            return {"limits": found.limits, "ranks_at": found.ranks_at}
+
+        return self.kept("limits", heads, _LIMITS, make, {"most": self.depth.most})
+
+    def kept(
+        self,
+        name: str,
+        heads: Sequence[ToyHead],
+        kinds: Mapping[str, type[Any]],
+        make: Callable[[], dict[str, Sequence[Any]]],
+        more: Mapping[str, Any] | None = None,
+    ) -> dict[str, tuple[Any, ...]]:
+        """Tables of some heads: the job is which heads, how they were trained, and how contrasts are drawn."""
+        which = [[asdict(head.cell), head.steps, head.loss] for head in heads]
+        return kept(self.place / name, {"heads": which, "sampling": asdict(self.sampling), **(more or {})}, kinds, make)
+
+
+def _check_place(place: Path) -> None:
+    """Refuse to write where something else is."""
+    if place.exists() and not (place / "heads").is_dir() and (not place.is_dir() or any(place.iterdir())):
+        raise QKPrismError(f"{place} holds other files and is not a toy study. Choose another folder.")
+
+
+def _silent(_: str) -> None:
+    """Nobody is told."""
+
+
+def _probed(cell: Cell) -> bool:
+    return cell.seed == 0 and cell.task.ranks in PROBED.get(cell.d_head, ())
+
+
+def _pictured(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """A cell of each variant, with three dimensions of z1 if there is one."""
+    ordered = sorted(cells, key=lambda cell: (cell.task.r1 != 3, cell.superposed))
+    return tuple({cell.task.variant: cell for cell in reversed(ordered)}.values())

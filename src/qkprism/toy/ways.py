@@ -1,0 +1,57 @@
+"""The ways of finding and moving features that the study compares, in some toy heads and from the same sums.
+
+contrast      the library's: centred, balanced rank, joint oblique projectors in the contrast metric
+raw oblique   the same features in raw coordinates
+raw           the paper's: not centred, 99% of the energy, an orthogonal projector for each feature
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qkprism.core.conditions import Conditions, Control, layer_conditions
+from qkprism.core.feature_set import Features
+from qkprism.core.features import Feature
+from qkprism.heads import Head
+from qkprism.toy.cells import ToyHead
+from qkprism.toy.contrasts import PAPER, Sampling, decompose_heads
+from qkprism.toy.samples import LATENTS
+
+FEATURE_ONLY: tuple[Control, ...] = ("none", "full", "feature")
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The features of heads by the library's choices and by the paper's; heads[i] is L0Hi."""
+
+    ours: Features
+    paper: Features
+
+    def features(self, number: int, metric: str) -> list[Feature]:
+        """z1 and z2 of a head, in the contrast metric or as the paper has them."""
+        found = self.ours if metric == "contrast" else self.paper
+        return [found[latent, Head(0, number)] for latent in LATENTS]
+
+    def conditions(self, draws: int) -> list[Conditions]:
+        """All that is moved in each head, with the controls of each method; `raw` is the paper's."""
+        ours = layer_conditions(self.ours, 0, ("contrast", "raw oblique"), draws=draws)
+        theirs = layer_conditions(self.paper, 0, ("raw",), draws=draws)
+        return [_joined(ours[head], theirs[head]) for head in ours]
+
+
+def ways_of(heads: Sequence[ToyHead], sampling: Sampling) -> Ways:
+    """Decompose heads of one d_head."""
+    ours = decompose_heads(heads, sampling)
+    return Ways(ours, Features.from_moments(ours.layers, PAPER, ours.provenance))
+
+
+def _joined(*parts: Conditions) -> Conditions:
+    """Conditions side by side; those that belong to no feature are the same in all."""
+    return Conditions.of({name: own.subspace(i) for own in parts for i, name in enumerate(own.names)})
+
+
+def only(conditions: Conditions, controls: Sequence[Control] = FEATURE_ONLY) -> Conditions:
+    """Some of the conditions."""
+    kept = [i for i, name in enumerate(conditions.names) if name.control in controls]
+    return Conditions.of({conditions.names[i]: conditions.subspace(i) for i in kept})

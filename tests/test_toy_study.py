@@ -1,0 +1,233 @@
+"""What the study is judged by, on a few heads of two seeds: swaps, matched targets, the truth, and changes of basis."""
+
+import json
+from html import escape
+from statistics import mean
+
+import pytest
+import torch
+
+from qkprism import QKPrismError
+from qkprism.cli import main
+from qkprism.core.conditions import Condition
+from qkprism.core.edits import swap
+from qkprism.figures.toy import toy_figures
+from qkprism.figures.toy_swaps import swap_bars
+from qkprism.page.toy import toy_report
+from qkprism.page.toy_claims import claims
+from qkprism.toy import Depth, Sampling, few_cells, study
+from qkprism.toy.gauge import basis_change, rebased
+from qkprism.toy.interventions import scene_of, true_attention
+from qkprism.toy.limits import projector_error
+from qkprism.toy.samples import draw_samples, exchange
+from qkprism.toy.task import stream
+from qkprism.toy.ways import ways_of
+from toy_cells import JUDGED as CELLS
+
+
+@pytest.fixture(scope="module")
+def found(toy_folder):
+    depth = Depth(swaps=1024, draws=1, most=200)
+    return study(toy_folder, cells=CELLS, protocol="quick", sampling=Sampling(n=2048), depth=depth)
+
+
+def rows(swaps, **wanted):
+    """Rows of heads with room, with these values."""
+    return [
+        row
+        for row in swaps
+        if sum(row.cell.task.ranks) < 8 and all(getattr(row, name) == value for name, value in wanted.items())
+    ]
+
+
+@pytest.mark.parametrize("method", ["contrast", "raw oblique", "raw"])
+def test_swapping_both__moves_all_the_attention(found, method):
+    before = {row.cell: row for row in rows(found.trained.swaps, target="given", control="none", feature="z1+z2")}
+    after = rows(found.trained.swaps, target="given", control="feature", method=method, feature="z1+z2")
+    assert len(after) == 4
+    for row in after:
+        assert abs(row.on_target - before[row.cell].on_original) < 0.01, row
+        assert row.off_truth < 0.03, row
+        (gaussian,) = [
+            r
+            for r in rows(found.trained.swaps, target="given", control="gaussian", method=method, feature="z1+z2")
+            if r.cell == row.cell
+        ]
+        assert gaussian.on_target < row.on_target
+
+
+def test_matched_target__moves_with_its_own_latent_and_stays_with_the_other(found):
+    for own, other in (("z1", "z2"), ("z2", "z1")):
+        matched = rows(found.trained.swaps, target=own)
+        before = {row.cell: row for row in matched if row.control == "none"}
+        for row in rows(matched, control="feature", method="contrast"):
+            if row.feature == own:
+                assert abs(row.on_target - before[row.cell].on_original) < 0.02, row
+            if row.feature == other:
+                assert abs(row.on_target - before[row.cell].on_target) < 0.02, row
+
+
+def test_contrast_swap__is_the_truth_in_any_basis_and_the_papers_is_not(found):
+    error = {
+        (when, method): mean(
+            row.off_truth for row in rows(swaps, target="given", control="feature", method=method, feature="z1")
+        )
+        for when, swaps in (("before", found.trained.swaps), ("after", found.rebased.swaps))
+        for method in ("contrast", "raw")
+    }
+    assert error["before", "contrast"] < 0.02
+    assert error["after", "contrast"] == pytest.approx(error["before", "contrast"], abs=1e-4)
+    assert error["before", "raw"] > 0.02
+    assert error["after", "raw"] > 2 * error["before", "raw"]
+
+
+def test_contrast_parts__are_near_the_truth_in_any_basis_and_the_papers_are_not(found):
+    def share(parts, metric, split):
+        return mean(r.share for r in parts if sum(r.cell.task.ranks) < 8 and (r.metric, r.split) == (metric, split))
+
+    before, after = found.trained.parts, found.rebased.parts
+    assert share(before, "contrast", "oblique") < 0.1
+    assert share(after, "contrast", "oblique") == pytest.approx(share(before, "contrast", "oblique"), rel=1e-2)
+    assert share(after, "raw", "sequential") > 2 * share(before, "raw", "sequential")
+
+
+def test_ranks__balanced_ones_do_not_change_with_the_basis(found):
+    ranks = [{(row.cell, row.latent): row for row in one.recovered} for one in (found.trained, found.rebased)]
+    for key, row in ranks[0].items():
+        assert row.balanced == ranks[1][key].balanced
+        if sum(row.cell.task.ranks) < 8:
+            assert row.energy == row.balanced == row.true
+            assert row.error < 0.15
+
+
+def test_rebased__leaves_all_attention_as_it_was(found):
+    for head in found.heads.values():
+        samples = draw_samples(head.cell.task, 64, stream(0))
+        assert torch.allclose(head.attention(samples), rebased(head).attention(samples), atol=1e-4)
+    values = torch.linalg.svdvals(basis_change(8, stream(1), 30.0))
+    assert values[0] / values[-1] == pytest.approx(30.0)
+
+
+def test_true_attention__is_that_of_the_exchanged_tokens(found):
+    head = found.heads[CELLS[0]]
+    samples = draw_samples(head.cell.task, 64, stream(0))
+    true = true_attention(head, samples, scene_of(head, samples))
+    changed = {name: exchange(samples, name) for name in ("z1", "z2")} | {
+        "z1+z2": exchange(exchange(samples, "z1"), "z2")
+    }
+    for name, really in changed.items():
+        attention, row = head.attention(really).double(), torch.arange(64)
+        for ours, place in zip(true[name], (samples.original, samples.target), strict=True):
+            assert torch.allclose(ours[:, 0], attention[row, place], atol=1e-5)
+
+
+def test_off_truth__is_the_total_variation_of_whole_rows(found):
+    """The three numbers of a row are enough."""
+    head = found.heads[CELLS[0]]
+    conditions = ways_of([head], Sampling(n=512)).conditions(1)[0]
+    projector = conditions.subspace(conditions.names.index(Condition("feature", "z1", "raw"))).projector
+    samples = draw_samples(head.cell.task, 200, stream("x"))
+    scene, row = scene_of(head, samples), torch.arange(200)
+    keys = scene.key[:, 0].clone()
+    pair = swap(keys[row, samples.original], keys[row, samples.target], projector)
+    keys[row, samples.original], keys[row, samples.target] = pair
+    edited = ((keys @ scene.query[:, 0, :, None])[:, :, 0] * scene.scaling).softmax(-1)
+    whole = (edited - head.attention(exchange(samples, "z1")).double()).abs().sum(-1) / 2
+    o, t = (one[:, 0] for one in true_attention(head, samples, scene)["z1"])
+    ours, theirs = edited[row, samples.original], edited[row, samples.target]
+    short = ((ours - o).abs() + (theirs - t).abs() + (ours + theirs - o - t).abs()) / 2
+    assert torch.allclose(whole, short, atol=1e-5)
+
+
+def test_projector_error__is_zero_for_the_whole_and_one_for_nothing(found):
+    head = found.heads[CELLS[0]]
+    nothing = torch.zeros(8, 8, dtype=torch.float64)
+    assert projector_error(head, "z1", nothing) == pytest.approx(1)
+    by = {(row.n, row.correlation, row.method): [] for row in found.limits}
+    for row in found.limits:
+        by[row.n, row.correlation, row.method].append(row.error)
+    assert {correlation for _, correlation, _ in by} == {0.0, 0.5, 0.9}
+    for (_, _, method), errors in by.items():
+        assert mean(errors) < (0.4 if method == "raw" else 0.1)
+
+
+def test_clouds__keys_and_queries_of_one_vertex_lie_together(found):
+    points = [p for p in found.clouds if p.cell.task.variant == "discrete"]
+    assert {p.value for p in points} == set(map(float, range(8)))
+    place = {}
+    for side in ("key", "query"):
+        for value in range(8):
+            own = torch.tensor([[p.x, p.y, p.z] for p in points if p.side == side and p.value == value])
+            place[side, value] = own.mean(0)
+    for value in range(8):
+        distance = {other: (place["key", value] - place["query", other]).norm() for other in range(8)}
+        assert min(distance, key=distance.get) == value
+
+
+def test_figures_and_page__are_made_from_the_results_alone(found):
+    figures = toy_figures(found)
+    assert len(figures) == 13
+    assert "z1, contrast metric" in figures["matched"].to_json()
+    bars = swap_bars(found.trained.swaps, CELLS[:1], method="contrast")
+    (none,) = rows(found.trained.swaps, target="given", control="none", feature="z1+z2", cell=CELLS[0])
+    assert bars.data[0].y[0] == none.on_original
+    page = toy_report(found, figures)
+    assert page.count("plotly-graph-div") == 13
+    assert "https://cdn" not in page.split("<body>")[1]
+    told = claims(found)
+    assert {claim.verdict for claim in told} == {"yes", "partly", "no", "new"}
+    assert all(escape(claim.paper) in page and escape(claim.run) in page for claim in told)
+
+
+def test_summary__has_a_row_for_every_kind_of_head(found):
+    table = found.summary()
+    assert table.heads.sum() == len(CELLS)
+    assert set(table.room) == {"below", "above"}
+    assert len(found.swaps()) == len(found.trained.swaps) + len(found.rebased.swaps)
+    assert len(found.parts()) == 2 * 12 * len(CELLS)
+
+
+def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, capsys):
+    asked = {}
+
+    def finished(folder, **options):
+        asked.update(options, folder=folder)
+        options["say"]("trained heads: 5 of 5")
+        return found
+
+    monkeypatch.setattr("qkprism.toy.study", finished)
+    monkeypatch.setattr("qkprism.figures.theme.find_spec", lambda _: None)
+    for more in ([], ["--json"]):
+        monkeypatch.setattr("sys.argv", ["qkprism", "toy", "--quick", "--save", str(tmp_path / "run"), *more])
+        with pytest.raises(SystemExit) as done:
+            main()
+        assert done.value.code in (None, 0)
+        told = capsys.readouterr()
+        assert "trained heads: 5 of 5" in told.err
+        assert "report.html" in told.out
+        if more:
+            assert len(json.loads(told.out)["summary"]) == len(found.summary())
+        else:
+            assert "no .png" in told.out
+    assert [cell.d_head for cell in asked["cells"]] == [8] * 10
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10**6
+    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 13
+
+
+def test_command__refuses_the_papers_training_of_a_quick_look(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["qkprism", "toy", "--quick", "--protocol", "paper"])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 2
+    assert "not both" in capsys.readouterr().err
+
+
+def test_study__refuses_a_folder_of_something_else(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(QKPrismError, match="another folder"):
+        study(tmp_path, cells=CELLS)
+
+
+def test_few_cells__are_small_and_of_both_variants():
+    assert {cell.task.variant for cell in few_cells()} == {"discrete", "continuous"}
+    assert any(cell.superposed for cell in few_cells())
