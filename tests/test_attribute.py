@@ -271,6 +271,28 @@ def test_attribute__order_is_judged_on_the_tokens_that_are_seen(llama, own):
     assert many.order_spread["L1H3"] == pytest.approx(one.order_spread, rel=1e-6)
 
 
+def test_attribute__terms_keep_their_names_where_heads_project_in_different_orders(llama, own):
+    """By default the lowest rank is projected out first, and ranks differ from head to head."""
+    raw = own.with_metric("raw")
+    ranks = {"L0H1": {"boxes": 1, "first": 4}, "L1H0": {"boxes": 4, "first": 1}, "L1H3": {"boxes": 4, "first": 1}}
+    cut = {key: f.with_rank(ranks[str(key[1])][key[0]]) for key, f in raw.features.items()}
+    mixed = type(raw)(cut, raw.layers, raw.choices, raw.provenance)
+    test = examples(5, seed=31)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = qk.attribute(llama, test, mixed, method="sequential", progress=False)
+        for i, head in enumerate(found.heads):
+            single = [qk.attribute(llama, e, mixed, head, method="sequential") for e in test]
+            for name in ("boxes", "first"):
+                gaps = []
+                for one in single:
+                    part = one.values[one.terms.index(name)]
+                    right, wrong = ([p for p, s in one.marks.items() if s == side] for side in ("positive", "negative"))
+                    gaps.append(float(part[right].mean() - part[wrong].mean()))
+                value = float(found.values["gap"][i, found.terms.index(name)])
+                assert value == pytest.approx(sum(gaps) / 5, abs=1e-4)
+
+
 def test_attribute__bad_input_is_one_clear_line(llama, own):
     other = load("llama", seed=4)
     twin = Example.parse("jam in [+A]. jam", twin="pen in [+A]. pen")

@@ -49,7 +49,7 @@ class Effects:
     """The effect of every condition in every head, each mean with its standard error over examples.
 
     `values` and `errors` are by measure. `spread` is the standard deviation of `compared` over the draws of a control,
-    `lowest` and `highest` its extremes. `advantage` of a control's entry is how much more the feature moves `compared`
+    `highest` the largest of them. `advantage` of a control's entry is how much more the feature moves `compared`
     than this control, paired over examples; of a feature's entry, how much more than no edit.
     """
 
@@ -242,10 +242,7 @@ class Effects:
         return load_result(cls, folder, KIND, entries=lambda rows: tuple(Entry(*row) for row in rows))
 
     def __repr__(self) -> str:
-        n = "/".join(
-            str(int(self.n[self.entries.index(next(e for e in self.entries if e.target == t))])) for t in self.targets
-        )
-        return f"Effects({self.edit}; {', '.join(self.features)}; {len(self.heads)} heads; {n} examples)"
+        return f"Effects({self.edit}; {', '.join(self.features)}; {len(self.heads)} heads; {int(self.n[0])} examples)"
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()

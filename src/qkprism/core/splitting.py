@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, get_args
 
@@ -63,6 +63,12 @@ class Split:
     ) -> Float64[Tensor, "feature *row token"]:
         """The part of each feature in the logit of each key."""
         return parts_of(self.forms, query, key, scaling)
+
+    def in_order(self, names: Sequence[str]) -> Split:
+        """The same split with its features told in another order: that of projecting out is in the forms."""
+        at = [self.names.index(name) for name in names]
+        first, last = (None if forms is None else forms[at] for forms in (self.first, self.last))
+        return replace(self, names=tuple(names), forms=self.forms[at], first=first, last=last)
 
     def order_spread(
         self, query: Float[Tensor, "*row d_head"], key: Float[Tensor, "*row token d_head"], scaling: float

@@ -232,7 +232,10 @@ def _attribute_examples(
     encoded = encode_like(model, examples, features, [*splits])
     if alone := [example.source for example in encoded if not example.text.negative]:
         raise QKPrismError(f"{alone[0]}: means over examples need a negative key in the text: they are about the gap.")
-    tallies = {layer: _Tally(site, splits) for layer, site in sites.items()}
+    # The default order of a sequential split goes by rank and differs from head to head; a table has one order.
+    names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
+    told = {head: split.in_order(names) for head, split in splits.items()}
+    tallies = {layer: _Tally(site, told) for layer, site in sites.items()}
     batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
     with bar(len(encoded), "examples", progress) as tick:
         for batch in batches.run(encoded, lambda call, batch: tallies[call.layer].visit(call, batch)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from qkprism.core.attribution import Attribution, Attributions
 from qkprism.core.effects import Effects
@@ -76,7 +76,7 @@ class BindingStudy:
         return self.features.heads
 
     def summary(self) -> pd.DataFrame:
-        """A row a head: accuracy, ranks, and what moving each feature does beside the strongest control."""
+        """A row a head: accuracy, and of each feature its ranks, its part of the gap, and what moving it does."""
         import pandas as pd
 
         rows = []
@@ -116,7 +116,7 @@ def study_binding(
     n_pairs: int = 9,
     schema: str | Schema = "boxes",
     phrasing: str = "cloze",
-    size: Literal["quick", "paper"] | str = "quick",
+    size: str = "quick",
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool = True,
