@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,10 @@ TITLES = {
     "full": "whole key",
     "none": "no edit",
 }
+
+
+HeadSums = tuple[Sequence[str], EffectSums, Int[Tensor, "_ condition"]]
+"""Names of some heads, their sums, and the rank of each condition in each of them."""
 
 
 class Entry(NamedTuple):
@@ -71,10 +76,23 @@ class Effects:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
+    def read_all(
+        cls,
+        parts: Mapping[str, Sequence[HeadSums]],
+        *,
+        edit: str,
+        notes: Sequence[str] = (),
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Effects:
+        """Read out the sums towards every target, in one table."""
+        found = [cls.read(t, own, edit=edit, notes=notes, provenance=provenance) for t, own in parts.items()]
+        return reduce(cls.with_target, found)
+
+    @classmethod
     def read(
         cls,
         target: str,
-        sums: Sequence[tuple[Sequence[str], EffectSums, Int[Tensor, "_ condition"]]],
+        sums: Sequence[HeadSums],
         *,
         edit: str,
         notes: Sequence[str] = (),

@@ -139,17 +139,13 @@ def intervene_vectors(
     conditions = layer_conditions(features, number, methods_of(features, methods), draws=draws, seed=seed)
     own = {head: conditions[head]}
     ranks = torch.tensor([own[head].ranks])
-    found: Effects | None = None
+    parts = {}
     for name, part in sets.items():
         sums = EffectSums.zeros(Table(own[head].names), MEASURES, "shift", 1)
         weight = torch.ones(len(part.query)) if part.weight is None else part.weight
         for at in range(0, len(part.query), _CHUNK):
             chunk = slice(at, at + _CHUNK)
             sums.add(measure_edits(part.scene(chunk, layer.scaling), own, edit), weight[chunk])
-        provenance: dict[str, Any] = {"edit": str(edit), "seed": seed, "choices": vars(features.choices)}
-        effects = Effects.read(
-            name, [([str(head)], sums, ranks)], edit=str(edit), notes=own[head].notes, provenance=provenance
-        )
-        found = effects if found is None else found.with_target(effects)
-    assert found is not None
-    return found
+        parts[name] = [([str(head)], sums, ranks)]
+    provenance: dict[str, Any] = {"edit": str(edit), "seed": seed, "choices": vars(features.choices)}
+    return Effects.read_all(parts, edit=str(edit), notes=own[head].notes, provenance=provenance)

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import GRID, INK, MUTED, ROLES, WIDTH, axis, finish, number, shortened
+from qkprism.figures.words import name_panel
 
 if TYPE_CHECKING:
     from qkprism.core.features import Feature, Spectrum
@@ -36,18 +37,7 @@ def spectrum_figure(feature: Feature, *, width: int = WIDTH) -> go.Figure:
     _draw_explained(fig, feature.spectrum, shown)
     _mark_ranks(fig, feature)
     for i, title in enumerate(_TITLES, 1):
-        fig.add_annotation(
-            text=f"<b>{title}</b>",
-            name="panel",
-            xref=f"{axis('x', i)} domain",
-            yref=f"{axis('y', i)} domain",
-            x=0,
-            y=1,
-            xanchor="left",
-            yanchor="bottom",
-            yshift=34 if i == 1 or not stacked else 8,
-            showarrow=False,
-        )
+        name_panel(fig, i, title, shift=34 if i == 1 or not stacked else 8)
         name = "direction, strongest first" if i < 3 else "number of leading directions"
         fig.layout[f"xaxis{i}"].update(title_text=name, range=[0.2, shown + 0.5])
     fig.update_xaxes(matches="x")

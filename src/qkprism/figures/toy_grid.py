@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.theme import DIVERGING, INK, MUTED, SEQUENTIAL, WIDTH, axis, finish
+from qkprism.figures.theme import DIVERGING, INK, SEQUENTIAL, WIDTH, axis
+from qkprism.figures.toy_panels import finish_panels
 
 if TYPE_CHECKING:
     from qkprism.toy.recovery import Recovery
@@ -52,9 +53,10 @@ def rank_triangles(
         _write_ranks(fig, number, rows, rule)
     room = [row for row in shown if sum(row.cell.task.ranks) < row.cell.d_head]
     exact, exact_room = (sum(_class(row, rule) == "exact" for row in rows) for rows in (shown, room))
-    return _finished(
+    return finish_panels(
         fig,
-        len(panels),
+        _height(len(panels)),
+        above=34,
         title=f"Ranks recovered in {heads}",
         subtitle=f"Rule: {RULES[rule]}. Seed {seed}. Exact for {exact} of {len(shown)} latents, and for "
         f"{exact_room} of {len(room)} where r1 + r2 < d_head.",
@@ -79,9 +81,10 @@ def accuracy_grid(scores: Sequence[HeadScore], *, width: int = WIDTH) -> go.Figu
         }
     )
     seeds = len({score.cell.seed for score in scores})
-    return _finished(
+    return finish_panels(
         fig,
-        len(panels),
+        _height(len(panels)),
+        above=34,
         title="Accuracy of trained heads beside what is possible",
         subtitle=f"Numbers are accuracies on fresh samples, mean of {seeds} seed{'s' if seeds > 1 else ''}; colours "
         "tell how far they are below the Bayes ceiling of the task.",
@@ -215,24 +218,4 @@ def _write_ranks(fig: go.Figure, number: int, rows: Sequence[Recovery], rule: Ru
         zorder=3,
         xaxis=axis("x", number),
         yaxis=axis("y", number),
-    )
-
-
-def _finished(
-    fig: go.Figure, panels: int, *, title: str, subtitle: str, caption: str, width: int, right: int = 24
-) -> go.Figure:
-    height = _height(panels)
-    fig.update_layout(
-        legend={"orientation": "h", "x": 0, "y": -64 / height, "yanchor": "top", "font": {"color": MUTED}}
-    )
-    return finish(
-        fig,
-        title=title,
-        subtitle=subtitle,
-        caption=caption,
-        width=width,
-        plot_height=height,
-        right=right,
-        above=34,
-        below=104,
     )

@@ -87,7 +87,16 @@ def _superposed(fig: go.Figure, panel: int, places: Sequence[int]) -> None:
 
 
 def finish_panels(
-    fig: go.Figure, height: int, *, title: str, subtitle: str, caption: str, width: int, below: int = 104
+    fig: go.Figure,
+    height: int,
+    *,
+    title: str,
+    subtitle: str,
+    caption: str,
+    width: int,
+    right: int = 24,
+    above: int = 30,
+    below: int = 104,
 ) -> go.Figure:
     """Titles around panels, the legend under them."""
     fig.update_layout(
@@ -100,7 +109,8 @@ def finish_panels(
         caption=caption,
         width=width,
         plot_height=height,
-        above=30,
+        right=right,
+        above=above,
         below=below,
     )
 

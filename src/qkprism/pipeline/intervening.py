@@ -156,17 +156,15 @@ class Probe:
         self.current.clear()
 
     def effects(self, provenance: Mapping[str, object]) -> Effects:
-        found = None
         notes = [note for own in self.conditions.values() for note in own.notes]
-        for target in self.aims:
-            parts = [
+        parts = {
+            target: [
                 ([str(head) for head in site.heads], self.sums[target, layer], self._ranks(site))
                 for layer, site in self.sites.items()
             ]
-            own = Effects.read(target, parts, edit=str(self.edit), notes=notes, provenance=provenance)
-            found = own if found is None else found.with_target(own)
-        assert found is not None
-        return found
+            for target in self.aims
+        }
+        return Effects.read_all(parts, edit=str(self.edit), notes=notes, provenance=provenance)
 
     def _ranks(self, site: Site) -> Tensor:
         return torch.tensor([self.conditions[head].ranks for head in site.heads])

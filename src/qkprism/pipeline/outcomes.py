@@ -80,12 +80,8 @@ def outcome_effects(
     labels = [_name(own) for own in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in own]).sum(0) for own in sets])
     notes = [note for own in conditions.values() for note in own.notes]
-    effects: Effects | None = None
-    for target, own_sums in sums.items():
-        read = Effects.read(target, [(labels, own_sums, ranks)], edit=str(edit), notes=notes, provenance=provenance)
-        effects = read if effects is None else effects.with_target(read)
-    assert effects is not None
-    return effects
+    parts = {target: [(labels, own, ranks)] for target, own in sums.items()}
+    return Effects.read_all(parts, edit=str(edit), notes=notes, provenance=provenance)
 
 
 def _name(heads: Sequence[Head]) -> str:
