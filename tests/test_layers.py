@@ -66,6 +66,7 @@ FLOORS = [
         "toy.ways",
         "toy.gauge",
         "toy.recovery",
+        "toy.editable",
         "toy.interventions",
         "toy.attributions",
         "toy.limits",

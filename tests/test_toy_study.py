@@ -16,8 +16,9 @@ from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
 from qkprism.toy import Depth, Sampling, few_cells, study
+from qkprism.toy.editable import Editable, draw_editable
 from qkprism.toy.gauge import basis_change, rebased
-from qkprism.toy.interventions import scene_of, true_attention
+from qkprism.toy.interventions import true_attention
 from qkprism.toy.limits import projector_error
 from qkprism.toy.samples import draw_samples, exchange
 from qkprism.toy.task import stream
@@ -111,14 +112,38 @@ def test_rebased__leaves_all_attention_as_it_was(found):
 def test_true_attention__is_that_of_the_exchanged_tokens(found):
     head = found.heads[CELLS[0]]
     samples = draw_samples(head.cell.task, 64, stream(0))
-    true = true_attention(head, samples, scene_of(head, samples))
+    true = true_attention(head, Editable.of(head, samples))
     changed = {name: exchange(samples, name) for name in ("z1", "z2")} | {
         "z1+z2": exchange(exchange(samples, "z1"), "z2")
     }
     for name, really in changed.items():
         attention, row = head.attention(really).double(), torch.arange(64)
         for ours, place in zip(true[name], (samples.original, samples.target), strict=True):
-            assert torch.allclose(ours[:, 0], attention[row, place], atol=1e-5)
+            assert torch.allclose(ours, attention[row, place], atol=1e-5)
+
+
+def test_editable__rows_are_drawn_like_whole_samples(found):
+    for head in found.heads.values():
+        n = 20_000
+        samples = draw_samples(head.cell.task, n, stream("whole"))
+        drawn = draw_editable(head, "given", n, stream("rows"))
+        pair = (drawn.scene.key[:, 0] @ drawn.scene.query[:, 0, :, None])[..., 0] * drawn.scene.scaling
+        assert torch.allclose(pair, drawn.scene.logits.product[:, 0, :2], atol=1e-4)
+        for ours, theirs in zip(true_attention(head, drawn).values(), _exchanged(head, samples), strict=True):
+            spread = 5 * (ours.std(1) / n**0.5 + 1e-4)
+            assert ((ours.mean(1) - theirs.mean(1)).abs() < 2**0.5 * spread).all()
+
+
+def _exchanged(head, samples):
+    return true_attention(head, Editable.of(head, samples)).values()
+
+
+def test_editable__a_matched_target_differs_in_one_latent(found):
+    head = found.heads[CELLS[0]]
+    for latent, other in (("z1", "z2"), ("z2", "z1")):
+        drawn = draw_editable(head, latent, 100, stream(0))
+        assert not drawn.moved[other].any()
+        assert drawn.moved[latent].any()
 
 
 def test_off_truth__is_the_total_variation_of_whole_rows(found):
@@ -127,13 +152,14 @@ def test_off_truth__is_the_total_variation_of_whole_rows(found):
     conditions = ways_of([head], Sampling(n=512)).conditions(1)[0]
     projector = conditions.subspace(conditions.names.index(Condition("feature", "z1", "raw"))).projector
     samples = draw_samples(head.cell.task, 200, stream("x"))
-    scene, row = scene_of(head, samples), torch.arange(200)
+    rows, row = Editable.of(head, samples), torch.arange(200)
+    scene = rows.scene
     keys = scene.key[:, 0].clone()
     pair = swap(keys[row, samples.original], keys[row, samples.target], projector)
     keys[row, samples.original], keys[row, samples.target] = pair
     edited = ((keys @ scene.query[:, 0, :, None])[:, :, 0] * scene.scaling).softmax(-1)
     whole = (edited - head.attention(exchange(samples, "z1")).double()).abs().sum(-1) / 2
-    o, t = (one[:, 0] for one in true_attention(head, samples, scene)["z1"])
+    o, t = true_attention(head, rows)["z1"]
     ours, theirs = edited[row, samples.original], edited[row, samples.target]
     short = ((ours - o).abs() + (theirs - t).abs() + (ours + theirs - o - t).abs()) / 2
     assert torch.allclose(whole, short, atol=1e-5)

@@ -13,28 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.conditions import Condition, Conditions
+from qkprism.core.conditions import Condition, Conditions, Control
 from qkprism.core.edits import Edit
-from qkprism.core.intervention import Attending, Scene, measure_edits
-from qkprism.core.rows import MEASURES, after_key_edit, read_row
+from qkprism.core.intervention import key_changes
+from qkprism.core.rows import after_key_edit, read_row
 from qkprism.heads import Head
 from qkprism.toy.cells import Cell, ToyHead
-from qkprism.toy.samples import LATENTS, draw_samples, match_target, take
-from qkprism.toy.task import Samples, stream
+from qkprism.toy.editable import Editable, Target, draw_editable
+from qkprism.toy.samples import LATENTS
+from qkprism.toy.task import stream
 from qkprism.toy.truth import true_keys
-from qkprism.toy.ways import only
+from qkprism.toy.ways import FEATURE_ONLY, only
 
-Target = Literal["given", "z1", "z2"]
 BOTH = "z1+z2"
 MOVED = (*LATENTS, BOTH)
-MATCHED_SHARE = 4  # one matched sample for so many others
-_CHUNK = 4096
+FEWER = 4096  # samples of the targets and controls that the paper does not have
+OWN: tuple[Control, ...] = (*FEATURE_ONLY, "gaussian")
+FURTHER: tuple[Control, ...] = ("permuted", "keys", "pca")
+_CHUNK = 2048
 _PLACE = Head(0, 0)
 
 
@@ -58,69 +59,64 @@ class Swap:
 
 def swaps(head: ToyHead, conditions: Conditions, n: int) -> list[Swap]:
     """All edits of a head: every condition with any other token as target, the features alone with matched ones."""
-    found = _rows(head, "given", conditions, n)
+    found = _rows(head, "given", only(conditions, OWN), n)
+    if any(name.control in FURTHER for name in conditions.names):
+        found += _rows(head, "given", only(conditions, FURTHER), min(n, FEWER))
     for latent in LATENTS:
-        found += _rows(head, latent, only(conditions), max(1, n // MATCHED_SHARE))
+        found += _rows(head, latent, only(conditions), min(n, FEWER))
     return found
 
 
 def _rows(head: ToyHead, target: Target, conditions: Conditions, n: int) -> list[Swap]:
-    total = torch.zeros(3, len(MOVED), len(conditions.names), dtype=torch.float64)
-    for samples in _chunks(head, target, n):
-        total += _measured(head, samples, conditions) * (len(samples.original) / n)
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    """A row for each method, feature and control."""
+    places: dict[tuple[str, str, str], list[int]] = {}
     for i, name in enumerate(conditions.names):
         for feature in (name.feature,) if name.feature else MOVED:
-            groups.setdefault((name.method, feature, name.control), []).append(i)
-    return [_row(head.cell, target, key, total[:, :, own].mean(-1), conditions, own) for key, own in groups.items()]
-
-
-def _row(
-    cell: Cell, target: Target, key: tuple[str, str, str], mean: Tensor, conditions: Conditions, own: Sequence[int]
-) -> Swap:
-    original, attended, off = mean[:, MOVED.index(key[1])].tolist()
-    return Swap(cell, target, *key, conditions.ranks[own[0]], original, attended, off)
-
-
-def _chunks(head: ToyHead, target: Target, n: int) -> Iterator[Samples]:
-    for at in range(0, n, _CHUNK):
-        drawn = draw_samples(head.cell.task, min(_CHUNK, n - at), stream("swap", target, at, repr(head.cell)))
-        yield drawn if target == "given" else match_target(drawn, target)
-
-
-def scene_of(head: ToyHead, samples: Samples) -> Scene:
-    """The attention of a head as the library's interventions take it."""
-    vectors = Attending(head.queries(samples), head.keys(samples), samples.original, samples.target)
-    return vectors.scene(slice(None), head.cell.d_head**-0.5)
-
-
-def _measured(head: ToyHead, samples: Samples, conditions: Conditions) -> Float64[Tensor, "measure feature condition"]:
-    """Mean attention on the original and the target, and the distance to the exchange of each feature."""
-    scene = scene_of(head, samples)
-    after = measure_edits(scene, {_PLACE: conditions}, Edit())[:, :, 0]
-    original, target = (after[MEASURES.index(name)] for name in ("attention_original", "attention_target"))
-    off = [
-        ((original - o).abs() + (target - t).abs() + (original + target - o - t).abs()).mean(0) / 2
-        for o, t in true_attention(head, samples, scene).values()
+            places.setdefault((name.method, feature, name.control), []).append(i)
+    total = torch.zeros(3, len(places), dtype=torch.float64)
+    for rows in _chunks(head, target, n):
+        total += _measured(head, rows, conditions, places) * (len(rows) / n)
+    return [
+        Swap(head.cell, target, *key, conditions.ranks[own[0]], *total[:, i].tolist())
+        for i, (key, own) in enumerate(places.items())
     ]
-    means = [part.mean(0).expand(len(MOVED), -1) for part in (original, target)]
-    return torch.stack([*means, torch.stack(off)])
 
 
-def true_attention(
-    head: ToyHead, samples: Samples, scene: Scene
-) -> Mapping[str, tuple[Float64[Tensor, "sample 1"], Float64[Tensor, "sample 1"]]]:
-    """The attention on original and target after each latent, and both, really changed places."""
+def _chunks(head: ToyHead, target: Target, n: int) -> Iterator[Editable]:
+    for at in range(0, n, _CHUNK):
+        yield draw_editable(head, target, min(_CHUNK, n - at), stream("swap", target, at, repr(head.cell)))
+
+
+def _measured(
+    head: ToyHead, rows: Editable, conditions: Conditions, places: Mapping[tuple[str, str, str], Sequence[int]]
+) -> Float64[Tensor, "measure place"]:
+    """Mean attention on the original and the target, and the distance to the exchange of the feature."""
+    scene = rows.scene
+    change = key_changes(scene, {_PLACE: conditions}, Edit()) * scene.scaling
     before = read_row(scene.logits.final, scene.places, scene.logits.sink)
-    changes: dict[str, Tensor] = {}
-    for latent in LATENTS:
-        z = getattr(samples, latent)
-        moved = (take(z, samples.target) - take(z, samples.original)).double() @ true_keys(head, latent).mT
-        changes[latent] = (scene.query[:, 0] * moved).sum(-1) * scene.scaling
+    after = torch.stack(after_key_edit(scene.logits, scene.places, before, (change, -change)).attention())[..., 0]
+    truth = true_attention(head, rows)
+    found = []
+    for (_, feature, _), own in places.items():
+        moved = after[:, own]
+        off = moved - truth[feature][:, None]
+        distance = (off.abs().sum(0) + off.sum(0).abs()).mean() / 2
+        found.append(torch.stack([*moved.mean((1, 2)), distance]))
+    return torch.stack(found, 1)
+
+
+def true_attention(head: ToyHead, rows: Editable) -> dict[str, Float64[Tensor, "2 sample"]]:
+    """The attention on original and target after each latent, and both, really changed places."""
+    scene = rows.scene
+    before = read_row(scene.logits.final, scene.places, scene.logits.sink)
+    changes: dict[str, Tensor] = {
+        latent: (scene.query[:, 0] * (moved.double() @ true_keys(head, latent).mT)).sum(-1) * scene.scaling
+        for latent, moved in rows.moved.items()
+    }
     changes[BOTH] = changes["z1"] + changes["z2"]
     change = torch.stack([*changes.values()])[:, :, None]
-    original, target = after_key_edit(scene.logits, scene.places, before, (change, -change)).attention()
-    return {name: (original[i], target[i]) for i, name in enumerate(changes)}
+    after = after_key_edit(scene.logits, scene.places, before, (change, -change)).attention()
+    return {name: torch.stack([side[i, :, 0] for side in after]) for i, name in enumerate(changes)}
 
 
 def feature_condition(method: str, feature: str) -> Condition:

@@ -44,7 +44,7 @@ PICTURED = tuple(
     Cell(Task(variant, 3, 5), 16) for variant in ("discrete", "continuous")
 )  # the paper's, not of its grid
 PROBED = {8: ((2, 3), (3, 3), (3, 4)), 16: ((4, 6), (6, 6), (7, 8))}
-PAPER_SWAPS, FAST_SWAPS = 51_200, 4096
+SWAPS, QUICK_SWAPS = 51_200, 4096
 _PORTRAIT: Mapping[str, type[Any]] = {"recovered": Recovery, "swaps": Swap, "parts": PartError}
 _LIMITS: Mapping[str, type[Any]] = {"limits": Limit, "ranks_at": RankAt}
 _CLOUDS: Mapping[str, type[Any]] = {"clouds": Point}
@@ -63,7 +63,7 @@ def study(
     """Train the grid of the paper, or other cells, and measure all there is to know; what is in the folder is kept.
 
     `progress` is told the steps of the training and how many cells are still in it, `say` what is being done. `depth`
-    has 51,200 samples a swap with the protocol `paper`, as in the paper, and 4,096 otherwise.
+    has 51,200 samples a swap, as in the paper, and 4,096 with the protocol `quick`.
     """
     _check_place(Path(folder))
     chosen = tuple(cells) if cells is not None else paper_grid()
@@ -72,7 +72,7 @@ def study(
     told = say or _silent
     told(f"training {len(every)} heads")
     trained = train(every, protocol, folder=Path(folder) / "heads", progress=progress)
-    swaps = PAPER_SWAPS if protocol_named(protocol).name == "paper" else FAST_SWAPS
+    swaps = QUICK_SWAPS if protocol_named(protocol).name == "quick" else SWAPS
     work = _Work(Path(folder), sampling or Sampling(), depth or Depth(swaps), told)
     heads = {cell: trained[cell] for cell in chosen}
     return work.study(heads, [trained[cell] for cell in pictured])
