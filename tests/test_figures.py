@@ -176,7 +176,7 @@ def test_save_figure__refuses_other_kinds(feature, tmp_path):
 
 
 def test_save_figure__says_that_kaleido_is_missing(feature, tmp_path, monkeypatch):
-    monkeypatch.setattr("qkprism.figures.theme.find_spec", lambda _: None)
+    monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)
     with pytest.raises(QKPrismError, match="pip install 'kaleido>=1'"):
         save_figure(spectrum_figure(feature), tmp_path / "x.png")
     assert not list(tmp_path.iterdir())
@@ -186,7 +186,7 @@ def test_save_figure__says_that_the_browser_is_missing(feature, tmp_path, monkey
     def no_browser(*_args, **_options):
         raise RuntimeError("\n\nKaleido requires Google Chrome to be installed.\n\nmany more lines\n")
 
-    monkeypatch.setattr("qkprism.figures.theme.find_spec", lambda _: True)
+    monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: True)
     monkeypatch.setattr(go.Figure, "to_image", no_browser)
     with pytest.raises(QKPrismError, match="Chrome or Chromium") as caught:
         save_figure(spectrum_figure(feature), tmp_path / "x.svg")
@@ -196,7 +196,7 @@ def test_save_figure__says_that_the_browser_is_missing(feature, tmp_path, monkey
 
 def test_save_figure__image_has_no_buttons(feature, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("qkprism.figures.theme.find_spec", lambda _: True)
+    monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: True)
     monkeypatch.setattr(go.Figure, "to_image", lambda fig, **_: seen.append(fig) or b"image")
     fig = spectrum_figure(feature)
     assert save_figure(fig, tmp_path / "x.PNG").read_bytes() == b"image"

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 FLOORS = [
     ["errors"],
     ["heads", "runs"],
-    ["figures.theme", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
+    ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     ["markup", "contrasts"],
     [
         "tasks.words",

@@ -210,7 +210,7 @@ def attribute(
 ) -> None:
     """Split the attention logits of a query token into features and a residual."""
     import qkprism as qk
-    from qkprism.figures.theme import save_figure
+    from qkprism.figures.saving import save_figure
 
     features = qk.Features.load(run)
     loaded = qk.load(model, dtype=dtype, device=device)
@@ -284,7 +284,8 @@ def toy(
 ) -> None:
     """Train the paper's toy heads, find what is known to be in them, and write a page that compares both."""
     import qkprism as qk
-    from qkprism.figures.toy import save_toy_figures, toy_figures
+    from qkprism.figures.saving import save_figures
+    from qkprism.figures.toy import toy_figures
     from qkprism.page.toy import toy_report
     from qkprism.runs import write_text
 
@@ -298,7 +299,7 @@ def toy(
     found = qk.toy.study(save, **options, progress=_told_training, say=_told)
     _told("figures")
     figures = toy_figures(found)
-    written = save_toy_figures(figures, save / "figures")
+    written = save_figures(figures, save / "figures")
     report = write_text(save / "report.html", toy_report(found, figures)).resolve()
     summary = found.summary()
     if as_json:

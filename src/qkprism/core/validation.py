@@ -52,6 +52,7 @@ class Check(NamedTuple):
     n: int
     distance: float = math.nan
     distance_unedited: float = math.nan
+    part_rms: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Validation:
 
     tv          total variation to the truth relative to no edit (1: no better than no edit, 0: perfect)
     part        mean predicted part of the logit gap; `true_part` the true one, `part_error` their mean difference
+    part_rms    root mean square of that difference: how far off the part of a single pair is
     slope_own   of the predicted part on the true part of its own factor (truth: 1); `slope_other` the largest of the
                 others (truth: 0); NaN where the factors' pairs do not start from the same texts
     distance    mean total variation to the truth, and without an edit: `tv` is their ratio
@@ -128,7 +130,7 @@ class Validation:
         frame = self.to_frame()
         frame["absolute_part_error"] = frame["part_error"].abs()
         keys = ["features", "factor", "method"]
-        values = ["tv", "absolute_part_error", "slope_own", "slope_other"]
+        values = ["tv", "absolute_part_error", "part_rms", "slope_own", "slope_other"]
         groups = frame.groupby(keys, sort=False)
         found: pd.DataFrame = groups[values].mean()
         # One head whose truth hardly moves would rule a mean of ratios.

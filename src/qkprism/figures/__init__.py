@@ -4,8 +4,9 @@ from qkprism.figures.attribution import attribution_figure
 from qkprism.figures.attributions import attributions_figure
 from qkprism.figures.effects import effects_figure
 from qkprism.figures.heads import rank_figure, score_figure
+from qkprism.figures.saving import save_figure, save_figures
 from qkprism.figures.spectrum import spectrum_figure
-from qkprism.figures.theme import feature_color, save_figure
+from qkprism.figures.theme import feature_color
 from qkprism.figures.validation import validation_figure
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "feature_color",
     "rank_figure",
     "save_figure",
+    "save_figures",
     "score_figure",
     "spectrum_figure",
     "validation_figure",

@@ -1,4 +1,4 @@
-"""One look for every figure: colours with one meaning each, a template, captions, and saving.
+"""One look for every figure: colours with one meaning each, a template, and captions.
 
 Texts that come from users (names of contrasts, of models, of prompts) go through `plain`, because plotly renders some
 HTML tags and, in notebooks, mathematics between dollar signs.
@@ -7,17 +7,12 @@ HTML tags and, in notebooks, mathematics between dollar signs.
 from __future__ import annotations
 
 import math
-import os
 import textwrap
 from collections.abc import Sequence
 from html import escape
-from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
 
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
 from qkprism.errors import QKPrismError
 
@@ -72,7 +67,6 @@ DIVERGING = (  # ColorBrewer RdBu: red is below zero, blue above
 )
 INK, MUTED, GRID, MISSING = "#1A1A1A", "#595959", "#E5E5E5", "#D9D9D9"
 
-Script = Literal["inline", "cdn", "directory"]
 WIDTH = 1000  # pixels; captions are broken to it, so figures do not stretch
 EDGE = 16
 _AXIS = {
@@ -207,51 +201,3 @@ def finish(
             "pad": {"l": EDGE, "t": EDGE + 10},
         },
     )
-
-
-def save_figure(fig: go.Figure, path: str | os.PathLike[str], *, plotlyjs: Script = "inline") -> Path:
-    """Write a figure as .html, .png or .svg, whichever the name ends with.
-
-    A page holds plotly itself, loads it from the network (`plotlyjs="cdn"`), or from a file that is written beside it
-    (`"directory"`), so that many figures in one folder are small and work offline.
-    """
-    target = Path(path)
-    kind = target.suffix.lower().lstrip(".")
-    if kind not in ("html", "png", "svg"):
-        raise QKPrismError(f"A figure cannot be saved as {target.name!r}. End the name in .html, .png or .svg.")
-    if plotlyjs not in get_args(Script):
-        raise QKPrismError(
-            f"plotlyjs={plotlyjs!r} is not possible. Use 'inline' (works offline), 'cdn' (a small file) or 'directory'."
-        )
-    body = _page(fig, plotlyjs).encode() if kind == "html" else _image(fig, kind)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(body)
-    script = target.parent / "plotly.min.js"
-    if kind == "html" and plotlyjs == "directory" and not script.exists():
-        script.write_text(get_plotlyjs(), encoding="utf-8")
-    return target
-
-
-def _page(fig: go.Figure, plotlyjs: str) -> str:
-    return str(
-        fig.to_html(
-            include_plotlyjs=True if plotlyjs == "inline" else plotlyjs,
-            config=dict(CONFIG),
-            div_id="figure",  # not a random one: the same figure gives the same file
-        )
-    )
-
-
-def _image(fig: go.Figure, kind: str) -> bytes:
-    if find_spec("kaleido") is None:
-        raise QKPrismError(f"A .{kind} needs kaleido: pip install 'kaleido>=1'. An .html needs nothing.")
-    still = go.Figure(fig)
-    still.layout.updatemenus = ()  # buttons do nothing on paper
-    try:
-        return bytes(still.to_image(format=kind, scale=2))
-    except Exception as error:  # kaleido has a class of its own for each way in which a browser fails
-        reason = str(error).strip().partition("\n")[0][:120] or type(error).__name__
-        raise QKPrismError(
-            f"A .{kind} needs kaleido>=1 and a Chrome or Chromium that it can start (plotly_get_chrome installs one); "
-            f"an .html needs nothing. The failure was: {reason}"
-        ) from error

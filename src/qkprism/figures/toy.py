@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from qkprism.errors import QKPrismError
-from qkprism.figures.theme import save_figure
 from qkprism.figures.toy_clouds import cloud_figure
 from qkprism.figures.toy_gauge import gauge_figure
 from qkprism.figures.toy_grid import accuracy_grid, rank_triangles
@@ -56,16 +52,3 @@ def _selected(cells: list[Cell]) -> list[Cell]:
         roomy = [cell for cell in own if sum(cell.task.ranks) < cell.d_head]
         found += dict.fromkeys([*roomy[-1:], own[-1]])
     return found[:SHOWN]
-
-
-def save_toy_figures(figures: dict[str, go.Figure], folder: str | os.PathLike[str]) -> str:
-    """Write every figure as .html and, where a browser is found, as .png; returns a line that says what was written."""
-    place = Path(folder)
-    for name, figure in figures.items():
-        save_figure(figure, place / f"{name}.html", plotlyjs="directory")
-    try:
-        for name, figure in figures.items():
-            save_figure(figure, place / f"{name}.png")
-    except QKPrismError as error:
-        return f"{len(figures)} figures as .html in {place}; no .png: {error}"
-    return f"{len(figures)} figures as .html and .png in {place}"

@@ -297,7 +297,9 @@ def _check(
     truth = true[where[1]]
     own, other = _slopes(where[1], part, true, factors)
     means = (float(part.mean()), float(truth.mean()))
-    return Check(*where, *tv, *means, *mean_and_error(part - truth), *own, *other, len(part))
+    off = part - truth
+    rms = float(off.square().mean().sqrt())
+    return Check(*where, *tv, *means, *mean_and_error(off), *own, *other, len(part), part_rms=rms)
 
 
 def _slopes(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qkprism.core.conditions import METHODS, Conditions
 from qkprism.core.features import Feature
-from qkprism.core.rank import energy_rank, leading_run
+from qkprism.core.rank import THRESHOLD, energy_rank, leading_run
 from qkprism.heads import Head
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.contrasts import Sampling
@@ -32,7 +32,7 @@ from qkprism.toy.ways import Ways, ways_of
 CORRELATIONS = (0.0, 0.5, 0.9)
 SIZES = (100, 200, 500, 1000, 4096)
 ENERGIES = (0.95, 0.99, 0.999)
-THRESHOLDS = (3.0, 4.2)
+THRESHOLDS = (3.0, THRESHOLD)
 
 
 @dataclass(frozen=True)
