@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 KIND = "projections"
+MIN_NEIGHBOURS = 4
 Label = str | int | float | bool | None
 
 
@@ -92,10 +94,30 @@ class Projections:
     def components(
         self, features: Features, contrast: str, head: HeadLike, count: int = 3
     ) -> dict[str, tuple[Float64[Tensor, "point component"], Sequence[float]]]:
-        """Principal components of keys and queries in the subspace, and of keys without projection (`all`)."""
+        """Principal components of keys and queries in the subspace, and without projection (`whole_key`, ...)."""
+        return {
+            name: principal_components(vectors, count)
+            for name, vectors in self._points(features, contrast, head).items()
+        }
+
+    def umap(
+        self, features: Features, contrast: str, head: HeadLike, *, most: int = 700
+    ) -> dict[str, Float64[Tensor, "point 2"]]:
+        """The same points by UMAP, keys and queries together; of keys the first `most`. Needs umap-learn.
+
+        Both sides are centred and scaled to one size first, so that keys lie with the queries that they align with.
+        """
+        points = self._points(features, contrast, head)
+        found = {}
+        for key, query in (("key", "query"), ("whole_key", "whole_query")):
+            sides = [_scaled(points[key][:most]), _scaled(points[query])]
+            found[key], found[query] = umap_points(torch.cat(sides)).split([len(side) for side in sides])
+        return found
+
+    def _points(self, features: Features, contrast: str, head: HeadLike) -> dict[str, Float64[Tensor, "point d"]]:
         key, query = self.coordinates(features, contrast, head)
-        every = {"key": key, "query": query, "all": self._vectors(str(features[contrast, head].head))[0]}
-        return {name: principal_components(vectors, count) for name, vectors in every.items()}
+        whole_key, whole_query = self._vectors(str(features[contrast, head].head))
+        return {"key": key, "query": query, "whole_key": whole_key, "whole_query": whole_query}
 
     def to_frame(self, features: Features) -> pd.DataFrame:
         """A row a feature: its alignment."""
@@ -108,11 +130,13 @@ class Projections:
                 rows.append({"contrast": name, "head": str(head), "alignment": right, "error": error, "n": self.n})
         return pd.DataFrame(rows)
 
-    def plot(self, features: Features, contrast: str, head: HeadLike, *, color: str | None = None) -> go.Figure:
-        """Keys and queries in the subspace, and keys without projection, coloured by a label of the keys."""
+    def plot(
+        self, features: Features, contrast: str, head: HeadLike, *, color: str | None = None, umap: bool = False
+    ) -> go.Figure:
+        """Keys and queries in the subspace and without projection, coloured by a label of the keys."""
         from qkprism.figures.projection import projection_figure
 
-        return projection_figure(self, features, contrast, str(head), color or next(iter(self.labels), ""))
+        return projection_figure(self, features, contrast, str(head), color or next(iter(self.labels), ""), umap=umap)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a run folder, from which `Projections.load` gives the same."""
@@ -140,3 +164,24 @@ def principal_components(
     if points.shape[1] < count:
         points = torch.cat([points, points.new_zeros(len(points), count - points.shape[1])], 1)
     return points, shares[:count].tolist()
+
+
+def _scaled(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point d"]:
+    """Centred, with a mean square norm of 1."""
+    centred = vectors - vectors.mean(0)
+    return centred / centred.square().sum(1).mean().sqrt().clamp(min=1e-300)
+
+
+def umap_points(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point 2"]:
+    """Points in two dimensions that keep their neighbours; the same every time."""
+    if find_spec("umap") is None:
+        raise QKPrismError(
+            "UMAP needs umap-learn: pip install 'umap-learn>=0.5.12'. Principal components need nothing."
+        )
+    from umap import UMAP  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    neighbours = min(15, len(vectors) - 1)
+    if neighbours < MIN_NEIGHBOURS:
+        raise QKPrismError(f"UMAP needs more than {MIN_NEIGHBOURS} points; there are {len(vectors)}.")
+    found = UMAP(n_neighbors=neighbours, random_state=0, n_jobs=1, init="pca").fit_transform(vectors.numpy())
+    return torch.from_numpy(found).double()

@@ -1,8 +1,8 @@
-"""`projection_figure`: keys and queries in the subspace of a feature, beside keys without projection."""
+"""`projection_figure`: keys and queries in the subspace of a feature, and without projection."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -23,51 +23,79 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
 
 
 def projection_figure(
-    projections: Projections, features: Features, contrast: str, head: str, color: str, *, width: int = WIDTH
+    projections: Projections,
+    features: Features,
+    contrast: str,
+    head: str,
+    color: str,
+    *,
+    umap: bool = False,
+    width: int = WIDTH,
 ) -> go.Figure:
-    """The first two principal components of keys and of queries in the subspace, and of keys without projection."""
+    """The first two principal components of keys and queries in the subspace (above) and without projection (below)."""
     found = projections.components(features, contrast, head, 2)
     own, asked = projections.labels.get(color), projections.query_labels(color) if color in projections.labels else None
-    panels = [
-        ("Keys, projected", found["key"], own),
-        ("Queries, projected", found["query"], asked),
-        ("Keys, not projected", found["all"], own),
-    ]
-    values = _values(own)
-    fig = make_subplots(rows=1, cols=3, horizontal_spacing=0.07)
-    for panel, (name, (points, shares), labels) in enumerate(panels, 1):
-        _draw(fig, panel, points, labels, values)
-        name_panel(fig, panel, name)
-        for axis, share in zip(("x", "y"), shares, strict=False):
-            title = f"component {1 if axis == 'x' else 2} ({share:.0%} of the variance)"
-            fig.update_layout({f"{axis}axis{panel if panel > 1 else ''}": {"title": {"text": title}}})
+    values, columns = _values(own), 3 if umap else 2
+    fig = make_subplots(rows=2, cols=columns, horizontal_spacing=0.09, vertical_spacing=0.17)
+    for row, (place, how) in enumerate((("", "projected"), ("whole_", "not projected"))):
+        for column, (side, labels) in enumerate((("key", own), ("query", asked)), 1):
+            panel, (points, shares) = columns * row + column, found[place + side]
+            _draw(fig, panel, points, labels, values)
+            name_panel(fig, panel, f"{'Keys' if side == 'key' else 'Queries'}, {how}")
+            _name_axes(fig, panel, [f"component {i} ({share:.0%})" for i, share in enumerate(shares, 1)])
+    if umap:
+        _draw_umap(fig, projections.umap(features, contrast, head, most=MOST), (own, asked), values)
     right, error = projections.alignment(features, contrast, head)
-    feature = features[contrast, head]
     return finish(
         fig,
         title=f"{contrast} in {head}, coloured by {color or 'nothing'}",
         subtitle=facts(
             projections.provenance,
-            f"rank {feature.rank}",
+            f"rank {features[contrast, head].rank}",
             count(projections.n, "query").replace("querys", "queries"),
             f"alignment {number(right, error)}",
         ),
-        caption="Left and middle: marked keys and queries in the feature's subspace, by their principal components; "
-        "where the colours separate in both, the feature holds the label. Right: the same keys without projection. "
-        "Alignment: how often the positive key has the largest part of the logit among the marked keys by this feature "
-        "alone.",
+        caption="Above: marked keys and queries in the feature's subspace, by principal components (with their share "
+        "of the variance); where the colours separate in both, the feature holds the label. Below: the same without "
+        "projection. Alignment: how often the positive key has the largest part of the logit among the marked keys by "
+        "this feature alone." + (" Right: both by UMAP, keys as dots, queries as open diamonds." if umap else ""),
         width=width,
-        plot_height=300,
+        plot_height=620,
         above=44,
         below=60,
     )
+
+
+def _name_axes(fig: go.Figure, panel: int, names: Sequence[str]) -> None:
+    for axis, name in zip(("x", "y"), names, strict=False):
+        fig.update_layout({f"{axis}axis{panel if panel > 1 else ''}": {"title": {"text": name}}})
+
+
+def _draw_umap(
+    fig: go.Figure,
+    points: Mapping[str, Tensor],
+    labels: tuple[Sequence[Any] | None, Sequence[Any] | None],
+    values: Sequence[Any],
+) -> None:
+    for panel, place in ((3, ""), (6, "whole_")):
+        for side, own in zip(("key", "query"), labels, strict=True):
+            _draw(fig, panel, points[place + side], own, values, open_marks=side == "query")
+        name_panel(fig, panel, f"Both by UMAP, {'not ' if place else ''}projected")
 
 
 def _values(labels: Sequence[Any] | None) -> list[Any]:
     return sorted(set(labels or ()), key=lambda value: (str(type(value)), value if value is not None else 0))
 
 
-def _draw(fig: go.Figure, panel: int, points: Tensor, labels: Sequence[Any] | None, values: Sequence[Any]) -> None:
+def _draw(
+    fig: go.Figure,
+    panel: int,
+    points: Tensor,
+    labels: Sequence[Any] | None,
+    values: Sequence[Any],
+    *,
+    open_marks: bool = False,
+) -> None:
     step = max(1, -(-len(points) // MOST))
     shown = range(0, len(points), step)
     for i, value in enumerate(values or [None]):
@@ -82,7 +110,7 @@ def _draw(fig: go.Figure, panel: int, points: Tensor, labels: Sequence[Any] | No
             marker={
                 "size": 5,
                 "color": FEATURE_COLORS[i % len(FEATURE_COLORS)] if values else MUTED,
-                "symbol": _SYMBOLS[i // len(FEATURE_COLORS) % len(_SYMBOLS)],
+                "symbol": "diamond-open" if open_marks else _SYMBOLS[i // len(FEATURE_COLORS) % len(_SYMBOLS)],
                 "opacity": 0.75,
             },
             hovertext=plain(shortened(value)) if values else "",
