@@ -445,6 +445,21 @@ def test_decompose__contrasts_of_the_same_texts_share_a_pass(model, monkeypatch)
     assert count[0] == 60
 
 
+def test_decompose_ways__pick_and_name_their_contrasts(model):
+    sets = {"boxes": contrast(30), "twins": contrast(30, twins=True, seed=1), "more": contrast(30, seed=2)}
+    ways = {"two": qk.Way(contrasts={"order": "more", "lexical": "twins"}), "one": qk.Way(contrasts={"order": "boxes"})}
+    found = qk.decompose_ways(model, sets, ways, progress=False)
+    expected = qk.decompose(model, {"order": sets["more"], "lexical": sets["twins"]}, progress=False)
+    assert found["two"].contrasts == ("order", "lexical")
+    assert found["one"].contrasts == ("order",)
+    assert found["two"].provenance == expected.provenance
+    for key, feature in expected.items():
+        assert torch.equal(found["two"][key].strengths, feature.strengths)
+    for wrong, says in [({"order": "other"}, "no contrast 'other'"), ({}, "at least one contrast")]:
+        with pytest.raises(QKPrismError, match=says):
+            qk.decompose_ways(model, sets, {"x": qk.Way(contrasts=wrong)}, progress=False)
+
+
 def test_decompose_ways__are_those_of_separate_calls_in_one_pass(model, monkeypatch):
     sets = {"boxes": contrast(30), "twins": contrast(30, twins=True, seed=1)}
     ours, paper = (qk.decompose(model, sets, preset=preset, progress=False) for preset in (None, "paper"))

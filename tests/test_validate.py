@@ -147,6 +147,16 @@ def test_validate__has_every_method_and_compares_sets_of_features(model, feature
     assert set(found.summary().columns) >= {"tv", "absolute_part_error", "slope_own"}
 
 
+def test_validate__factors_that_share_their_base_texts_are_as_they_are_alone(model, features):
+    columns = ["factor", "head", "method", "tv", "part", "true_part", "part_error", "part_rms"]
+    together = qk.validate(model, pairs(), features, progress=False).to_frame()
+    for name, own in pairs().items():
+        alone = qk.validate(model, {name: own}, features, progress=False).to_frame()
+        same = together[together.factor == name].reset_index(drop=True)
+        assert alone[columns[:3]].equals(same[columns[:3]])
+        np.testing.assert_allclose(alone[columns[3:]], same[columns[3:]], atol=1e-4)
+
+
 def test_validate__sequential_part_is_the_attribution_of_the_gap(model, features):
     given = {"boxes": pairs(3)["boxes"]}
     raw = features.with_metric("raw").with_rank(2)

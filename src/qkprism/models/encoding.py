@@ -60,7 +60,10 @@ class EncodedText:
 
 @dataclass(frozen=True, slots=True)
 class EncodedExample:
-    """An example in tokens; `index` is its place in what was encoded, `source` where it was written."""
+    """An example in tokens; `index` is its place in what was encoded, `source` where it was written.
+
+    `more` are further texts that are run together with it.
+    """
 
     index: int
     text: EncodedText
@@ -68,11 +71,12 @@ class EncodedExample:
     weight: float
     group: str | None
     source: str
+    more: tuple[EncodedText, ...] = ()
 
     @property
     def texts(self) -> tuple[EncodedText, ...]:
-        """The text, and the twin if there is one."""
-        return (self.text,) if self.twin is None else (self.text, self.twin)
+        """The text, the twin if there is one, and further ones."""
+        return (self.text, *(() if self.twin is None else (self.twin,)), *self.more)
 
     @property
     def length(self) -> int:
@@ -355,7 +359,7 @@ class Batch:
     """
 
     examples: tuple[EncodedExample, ...]
-    rows: tuple[tuple[int, int], ...]  # (place in `examples`, 0 for the text or 1 for the twin)
+    rows: tuple[tuple[int, int], ...]  # (place in `examples`, 0 for the text, 1 for the twin or the next)
     input_ids: Int64[Tensor, "row token"]
     attention_mask: Int64[Tensor, "row token"]
     query: Int64[Tensor, " row"]  # columns of `input_ids`, whatever the padding side

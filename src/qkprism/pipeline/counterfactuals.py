@@ -1,4 +1,4 @@
-"""Pairs of texts in which one factor was really exchanged between two keys, encoded side by side."""
+"""Texts in which one factor was really exchanged between two keys, encoded beside the text they were made of."""
 
 from __future__ import annotations
 
@@ -18,27 +18,34 @@ Pairs = Mapping[str, Sequence[Pair] | Contrast]
 
 
 @dataclass(frozen=True)
-class Twins:
-    """The pairs of one factor: each an example whose twin is the changed text, and the base text they start from."""
+class Cases:
+    """Base texts, each encoded with the texts that factors made of it: a base that several factors change runs once.
+
+    `changes[i]` says of which factor, and of which of its pairs, each further text of encoded[i] is.
+    """
 
     encoded: list[EncodedExample]
-    bases: list[Example]
+    changes: list[list[tuple[str, int]]]
+    bases: Mapping[str, list[Example]]
 
     @classmethod
-    def of(
-        cls, model: Model, name: str, given: Sequence[Pair] | Contrast, features: Features, heads: Sequence[Head]
-    ) -> Twins:
-        """Encode the pairs of a factor as the features' texts were, and check that their keys correspond."""
-        pairs = pairs_of(given) if isinstance(given, Contrast) else list(given)
-        if not pairs:
-            raise QKPrismError(f"There are no pairs for the factor {name!r}.")
-        texts = [encode_like(model, [pair[side] for pair in pairs], features, heads) for side in (0, 1)]
-        twins = [replace(base, twin=changed.text) for base, changed in zip(*texts, strict=True)]
-        for twin in twins:
-            _check(twin)
-            if twin.weight != 1:
-                raise QKPrismError(f"{twin.source}: pairs are not weighted; leave the weight at 1.")
-        return cls(twins, [base for base, _ in pairs])
+    def of(cls, model: Model, pairs: Pairs, features: Features, heads: Sequence[Head]) -> Cases:
+        """Encode the pairs of all factors as the features' texts were, and check that their keys correspond."""
+        named = {name: pairs_of(given) if isinstance(given, Contrast) else list(given) for name, given in pairs.items()}
+        if empty := [name for name, own in named.items() if not own]:
+            raise QKPrismError(f"There are no pairs for the factor {empty[0]!r}.")
+        changed = {name: encode_like(model, [pair[1] for pair in own], features, heads) for name, own in named.items()}
+        bases = {name: [base for base, _ in own] for name, own in named.items()}
+        places = {base: i for i, base in enumerate(dict.fromkeys(base for own in bases.values() for base in own))}
+        encoded = encode_like(model, [*places], features, heads)
+        changes: list[list[tuple[str, int]]] = [[] for _ in places]
+        for name, own in bases.items():
+            for number, base in enumerate(own):
+                at, text = places[base], changed[name][number].text
+                _check(encoded[at], text)
+                encoded[at] = replace(encoded[at], more=(*encoded[at].more, text))
+                changes[at].append((name, number))
+        return cls(encoded, changes, bases)
 
 
 def pairs_of(contrast: Contrast) -> list[Pair]:
@@ -51,16 +58,17 @@ def pairs_of(contrast: Contrast) -> list[Pair]:
     return pairs
 
 
-def _check(example: EncodedExample) -> None:
-    assert example.twin is not None  # made so above
-    base, changed = (keys_of(text, example.source) for text in example.texts)
-    if example.text.ids == example.twin.ids and [k.position for k in base] == [k.position for k in changed]:
-        raise QKPrismError(f"{example.source}: the changed text is the base text; nothing was exchanged.")
-    if len(base) != len(changed):
+def _check(base: EncodedExample, changed: EncodedText) -> None:
+    keys = [keys_of(text, base.source) for text in (base.text, changed)]
+    if base.text.ids == changed.ids and [k.position for k in keys[0]] == [k.position for k in keys[1]]:
+        raise QKPrismError(f"{base.source}: the changed text is the base text; nothing was exchanged.")
+    if len(keys[0]) != len(keys[1]):
         raise QKPrismError(
-            f"{example.source}: the changed text has {len(changed)} keys and the base {len(base)}; mark the keys that "
+            f"{base.source}: the changed text has {len(keys[1])} keys and the base {len(keys[0])}; mark the keys that "
             "correspond."
         )
+    if base.weight != 1:
+        raise QKPrismError(f"{base.source}: pairs are not weighted; leave the weight at 1.")
 
 
 def keys_of(text: EncodedText, source: str) -> list[EncodedKey]:

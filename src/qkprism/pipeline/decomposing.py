@@ -26,13 +26,17 @@ from qkprism.pipeline.inputs import Contrasts, Heads, bar, encode_for, heads_of,
 
 @dataclass(frozen=True)
 class Way:
-    """One way to decompose: what is None is the paper's choice with `preset="paper"`, else ours."""
+    """One way to decompose: what is None is the paper's choice with `preset="paper"`, else ours.
+
+    `contrasts` picks and names contrasts: {"order": "fixed"} decomposes the contrast `fixed` as `order`.
+    """
 
     preset: Literal["paper"] | None = None
     center: Center | None = None
     reading: Reading | None = None
     metric: Literal["raw", "contrast"] | None = None
     rank: Rank | None = None
+    contrasts: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.preset not in (None, "paper"):
@@ -42,6 +46,15 @@ class Way:
     def chosen_reading(self) -> Reading | None:
         """How twins are read; None is the default of twins."""
         return "paired" if self.preset and self.reading is None else self.reading
+
+    def pick(self, known: Mapping[str, Contrast]) -> dict[str, str]:
+        """The contrasts of this way: their names in it, and as they are known."""
+        chosen = {name: name for name in known} if self.contrasts is None else dict(self.contrasts)
+        if unknown := [name for name in chosen.values() if name not in known]:
+            raise QKPrismError(f"There is no contrast {unknown[0]!r}. There are: {', '.join(known)}.")
+        if not chosen:
+            raise QKPrismError("A way to decompose needs at least one contrast.")
+        return chosen
 
     def choices(self, n_contrasts: int, seed: int) -> Choices:
         """What is chosen for that many contrasts."""
@@ -106,31 +119,55 @@ def decompose_ways(
     """
     named = named_contrasts(contrasts)
     chosen = heads_of(model, heads)
-    readings = {way: {name: _reading(c, own.chosen_reading) for name, c in named.items()} for way, own in ways.items()}
-    choices = {way: own.choices(len(named), seed) for way, own in ways.items()}
-    encoded = {name: encode_for(model, contrast, chosen, token, chat, max_length) for name, contrast in named.items()}
-    wanted = list(dict.fromkeys(pair for own in readings.values() for pair in own.items()))
-    marked = {pair: Marked.of("/".join(pair), encoded[pair[0]], pair[1], seed) for pair in wanted}
+    jobs = {way: _Job.of(own, named, seed) for way, own in ways.items()}
+    wanted = list(dict.fromkeys(source for job in jobs.values() for source in job.sources.values()))
+    encoded = {name: encode_for(model, named[name], chosen, token, chat, max_length) for name, _ in wanted}
+    marked = {source: Marked.of("/".join(source), encoded[source[0]], source[1], seed) for source in wanted}
     sites = sites_of(model, chosen)
-    for way, choice in choices.items():
-        _check_possible(choice, [marked[pair] for pair in readings[way].items()], sites)
+    for own in jobs.values():
+        _check_possible(own.choices, [marked[source] for source in own.sources.values()], sites)
     options = {"rope": rope, "token": token, "chat": chat, "max_length": max_length}
-    provenance = {way: provenance_of(model, named, own, **options) for way, own in readings.items()}
+    provenance = {
+        way: provenance_of(
+            model, {name: named[given] for name, (given, _) in own.sources.items()}, own.readings, **options
+        )
+        for way, own in jobs.items()
+    }
     job = {"provenance": provenance, "heads": list(map(str, chosen)), "batch_size": batch_size, "seed": seed}
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), job)
     sums = _stream(Batches(model, sorted(sites), rope, batch_size), sites, [*marked.values()], seed, kept, progress)
     found = {}
     with bar(len(chosen) * len(ways), "heads", progress) as tick:
-        for way, own in readings.items():
-            layers = {
-                layer: Layer(site.heads, site.scaling, {pair[0]: sums["/".join(pair)][layer] for pair in own.items()})
-                for layer, site in sites.items()
-            }
+        for way, own in jobs.items():
+            layers = {layer: own.layer(site, sums, layer) for layer, site in sites.items()}
             few = few_examples([*next(iter(layers.values())).moments.values()])
-            if choices[way].metric == "contrast" and few:
+            if own.choices.metric == "contrast" and few:
                 warnings.warn(few, stacklevel=3)
-            found[way] = Features.from_moments(layers, choices[way], provenance[way], tick)
+            found[way] = Features.from_moments(layers, own.choices, provenance[way], tick)
     return found
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A way applied to contrasts. `sources`: for each name the contrast as it was given and how its twins are read."""
+
+    sources: Mapping[str, tuple[str, Reading]]
+    choices: Choices
+
+    @classmethod
+    def of(cls, way: Way, named: Mapping[str, Contrast], seed: int) -> _Job:
+        picked = way.pick(named)
+        sources = {name: (given, _reading(named[given], way.chosen_reading)) for name, given in picked.items()}
+        return cls(sources, way.choices(len(picked), seed))
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        return {name: reading for name, (_, reading) in self.sources.items()}
+
+    def layer(self, site: Site, sums: Mapping[str, Mapping[int, Moments]], number: int) -> Layer:
+        """The moments of this way in one layer."""
+        own = {name: sums["/".join(source)][number] for name, source in self.sources.items()}
+        return Layer(site.heads, site.scaling, own)
 
 
 def _check_possible(choices: Choices, marked: Sequence[Marked], sites: Mapping[int, Site]) -> None:

@@ -30,7 +30,7 @@ from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedKey
 from qkprism.models.model import Model
-from qkprism.pipeline.counterfactuals import Pair, Pairs, Twins, keys_of
+from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.pipeline.inputs import Heads, bar, heads_with_features, versions
 from qkprism.pipeline.reading import Reading, read_logits
 
@@ -66,19 +66,18 @@ def validate(
     sets = {"": features} if isinstance(features, Features) else dict(features)
     named, chosen = _checked(model, pairs, sets, heads)
     first = next(iter(sets.values()))
-    twins = {name: Twins.of(model, name, given, first, chosen) for name, given in named.items()}
+    cases = Cases.of(model, named, first, chosen)
     if truth == "keys" and first.provenance["options"]["rope"] == "post":
-        _check_places(model, twins)
+        _check_places(model, cases)
     sites = sites_of(model, chosen)
     every = {name: _conditions(own, sites, methods) for name, own in sets.items()}
-    readers = {name: _Reader(sites, every, truth) for name in twins}
+    reader = _Reader(sites, every, truth, cases.changes)
     batches = Batches(model, sorted(sites), first.provenance["options"]["rope"], batch_size)
-    with bar(sum(len(own.encoded) for own in twins.values()), "pairs", progress) as tick:
-        for name, own in twins.items():
-            for batch in batches.run(own.encoded, readers[name].visit):
-                readers[name].keep()
-                tick(len(batch.examples))
-    found = {name: _Factor(readers[name], twins[name].bases) for name in twins}
+    with bar(len(cases.encoded), "texts", progress) as tick:
+        for batch in batches.run(cases.encoded, reader.visit):
+            reader.keep()
+            tick(len(batch.examples))
+    found = {name: _Factor(name, reader, bases) for name, bases in cases.bases.items()}
     checks = [check for head in chosen for check in _checks(head, found, sets, every)]
     notes = [note for own in every.values() for head in own.values() for note in head.conditions.notes]
     provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
@@ -108,16 +107,16 @@ def _checked(
     return pairs, chosen
 
 
-def _check_places(model: Model, twins: Mapping[str, Twins]) -> None:
+def _check_places(model: Model, cases: Cases) -> None:
     """The base's query is given the changed keys: they must be rotated as if they were of one text."""
-    for example in (example for own in twins.values() for example in own.encoded):
-        assert example.twin is not None  # made so
-        if model.rotates and example.text.query != example.twin.query:
-            raise QKPrismError(
-                f"{example.source}: the query is token {example.text.query} of the text and token {example.twin.query} "
-                "of the changed one, so it cannot meet the changed keys. Write texts of equal length, or use "
-                "truth='rerun'."
-            )
+    for example in cases.encoded:
+        for changed in example.more:
+            if model.rotates and example.text.query != changed.query:
+                raise QKPrismError(
+                    f"{example.source}: the query is token {example.text.query} of the text and token {changed.query} "
+                    "of the changed one, so it cannot meet the changed keys. Write texts of equal length, or use "
+                    "truth='rerun'."
+                )
 
 
 @dataclass(frozen=True)
@@ -170,35 +169,42 @@ class _Read:
 
 @dataclass
 class _Reader:
-    """Reads every pair of a factor."""
+    """Reads every pair of every factor."""
 
     sites: Mapping[int, Site]
     sets: Mapping[str, Mapping[Head, _HeadConditions]]
     truth: Truth
-    pairs: dict[tuple[int, int], _Read] = field(default_factory=dict)
-    current: dict[tuple[int, int], _Read] = field(default_factory=dict)
+    changes: Sequence[Sequence[tuple[str, int]]]
+    pairs: dict[tuple[str, int, int], _Read] = field(default_factory=dict)
+    current: dict[tuple[str, int, int], _Read] = field(default_factory=dict)
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         site = self.sites[call.layer]
+        first = _first_rows(batch)
         base = read_logits(call, site, batch.query)
-        true = base if self.truth == "rerun" else read_logits(_with_base_queries(call, batch), site, batch.query)
-        for place, example in enumerate(batch.examples):
-            assert example.twin is not None  # made so
-            keys = [keys_of(text, example.source) for text in example.texts]
-            rows = (2 * place, 2 * place + 1)
-            self.current[example.index, call.layer] = self._pair(base, true, rows, keys, site)
+        true = base if self.truth == "rerun" else read_logits(_with_queries(call, batch, first), site, batch.query)
+        for row, (place, which) in enumerate(batch.rows):
+            example = batch.examples[place]
+            if which == 0:
+                edits = self._edits(base, row, keys_of(example.text, example.source), site)
+                continue
+            keys = [keys_of(text, example.source) for text in (example.text, example.texts[which])]
+            sides = zip((base, true), (first[row], row), keys, strict=True)
+            over = [_over_keys(read.logits.pick([at]), own) for read, at, own in sides]
+            marked, rest, gap = (torch.stack(values) for values in zip(*over, strict=True))
+            change = self.changes[example.index][which - 1]
+            self.current[(*change, call.layer)] = _Read(marked, rest, gap, *edits)
 
     def keep(self) -> None:
         self.pairs |= self.current
         self.current.clear()
 
-    def _pair(
-        self, base: Reading, true: Reading, rows: tuple[int, int], keys: Sequence[Sequence[EncodedKey]], site: Site
-    ) -> _Read:
-        both = zip((base, true), rows, keys, strict=True)
-        sides = [_over_keys(read.logits.pick([row]), own) for read, row, own in both]
-        logits = base.logits.pick([rows[0]])
-        scene = Scene(logits, _places(keys[0], logits), base.query[[rows[0]]], base.key[[rows[0]]], base.scaling)
+    def _edits(
+        self, base: Reading, row: int, keys: Sequence[EncodedKey], site: Site
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What all edits make of a base text, and its sequential parts."""
+        logits = base.logits.pick([row])
+        scene = Scene(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling)
         before = read_row(logits.final, scene.places, logits.sink)
         edited, parts = {}, {}
         for name, own in self.sets.items():
@@ -206,15 +212,20 @@ class _Reader:
             after = after_key_edit(logits, scene.places, before, (change, -change))
             edited[name] = torch.stack([after.original, after.target, -change])[:, :, 0].cpu()
             parts[name] = torch.stack([_gap_parts(own[h].forms, scene, i) for i, h in enumerate(site.heads)], 1)
-        marked, rest, gap = (torch.stack(values) for values in zip(*sides, strict=True))
-        return _Read(marked, rest, gap, edited, parts)
+        return edited, parts
 
 
-def _with_base_queries(call: AttentionCall, batch: Batch) -> AttentionCall:
-    """The call with the query of every base text in the place of its changed text's."""
+def _first_rows(batch: Batch) -> list[int]:
+    """For each row of a batch the row of its base text."""
+    starts = {place: row for row, (place, which) in enumerate(batch.rows) if which == 0}
+    return [starts[place] for place, _ in batch.rows]
+
+
+def _with_queries(call: AttentionCall, batch: Batch, first: Sequence[int]) -> AttentionCall:
+    """The call with the query of every base text in the place of its changed texts'."""
     query, at = call.query.clone(), batch.query.to(call.query.device)
-    base, changed = (torch.arange(side, len(at), 2, device=at.device) for side in (0, 1))
-    query[changed, :, at[changed]] = call.query[base, :, at[base]]
+    base, every = torch.tensor(first, device=at.device), torch.arange(len(first), device=at.device)
+    query[every, :, at] = call.query[base, :, at[base]]
     return replace(call, query=query)
 
 
@@ -247,11 +258,12 @@ def _places(keys: Sequence[EncodedKey], logits: Logits) -> Places:
 class _Factor:
     """All pairs of one factor, as they were read, and the texts they start from."""
 
+    name: str
     reader: _Reader
     bases: Sequence[Example]
 
     def of(self, head: Head) -> list[_Read]:
-        return [self.reader.pairs[index, head.layer] for index in range(len(self.bases))]
+        return [self.reader.pairs[self.name, index, head.layer] for index in range(len(self.bases))]
 
     def true_parts(self, head: Head) -> Float64[Tensor, " pair"]:
         """Half of what the gap really lost."""
