@@ -97,9 +97,9 @@ FLOORS = [
         "pipeline.projecting",
         "pipeline",
     ],
-    ["studies.parts", "studies.binding", "studies"],
+    ["studies.parts", "studies.presets", "studies.entities", "studies.binding", "studies"],
     [""],
-    ["page.layout", "page", "page.report", "page.binding", "page.toy_claims", "page.toy"],
+    ["page.layout", "page", "page.report", "page.binding_claims", "page.binding", "page.toy_claims", "page.toy"],
     ["cli"],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}

@@ -77,6 +77,9 @@ def test_principal_components__are_those_of_numpy_and_padded():
     values = torch.linalg.eigvalsh(torch.cov(points.T)).flip(0)
     assert torch.allclose(found.var(0), values[:3])
     assert sum(shares) < 1
+    nothing, none = principal_components(points[:, :0], 3)
+    assert nothing.shape == (len(points), 3)
+    assert none == [0.0, 0.0, 0.0]
     flat, _ = principal_components(points[:, :1], 3)
     assert flat.shape == (30, 3)
     assert flat[:, 1:].abs().max() == 0

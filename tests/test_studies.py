@@ -7,7 +7,8 @@ import torch
 
 import qkprism as qk
 from qkprism import QKPrismError
-from qkprism.page.binding import binding_report, comparison
+from qkprism.page.binding import binding_report
+from qkprism.page.binding_claims import comparison
 from qkprism.studies import binding as studies
 from qkprism.studies import study_binding
 from qkprism.tasks.schemas import SCHEMAS
@@ -15,7 +16,7 @@ from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
 KNOWN = SCHEMAS["boxes"].entities + SCHEMAS["boxes"].labels
-TINY = studies.Size(search=12, train=60, test=6, draws=2, outcome_draws=1)
+TINY = studies.Size(search=12, train=60, reflexive=40, test=6, shown=4, draws=2, outcome_draws=1)
 
 
 def load(name, **settings):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,7 +86,7 @@ def decompose(
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
-    rank: Annotated[str, typer.Option(help="A number, balanced, energy or heldout; for the paper's see --paper.")] = "",
+    rank: Annotated[str, typer.Option(help="A number, balanced, energy, heldout, or larger (of the two).")] = "",
     metric: Annotated[str | None, typer.Option(help="raw or contrast (default with two contrasts or more).")] = None,
     reading: Annotated[str | None, typer.Option(help="Of twins: symmetric, paired or matched.")] = None,
     token: Annotated[str, typer.Option(help="Which token of a span: last, first or every.")] = "last",
@@ -227,40 +228,89 @@ def attribute(
         typer.echo(f"Figure: {save_figure(why.plot(), save).resolve()}", err=as_json)
 
 
-@app.command(epilog="Example:  qkprism binding --pairs 5 --schema drinks --save runs/drinks")
+PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
+StudyModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")
+]
+PhrasingOption = Annotated[str | None, typer.Option(help="How the prompts ask; the preset's if not given.")]
+SizeOption = Annotated[str | None, typer.Option(help="quick or paper; the preset's if not given.")]
+SeedOption = Annotated[int, typer.Option(help="Of prompts, held-out words and controls.")]
+StudyFolderOption = Annotated[Path, typer.Option(help="The study's folder; what is in it is not computed again.")]
+BatchOption = Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)]
+
+
+@app.command(
+    epilog="Examples:  qkprism binding --pairs 5 --schema drinks --save runs/drinks   "
+    "qkprism binding --preset qwen3-4b --device cuda"
+)
 def binding(
-    model: ModelOption = "smollm2",
+    preset: PresetOption = "smollm2",
+    model: StudyModelOption = None,
     pairs: Annotated[int, typer.Option(help="Entities, each with its label, in a prompt.", min=2)] = 9,
     schema: Annotated[str, typer.Option(help="boxes, cities or drinks.")] = "boxes",
-    phrasing: Annotated[str, typer.Option(help="cloze, question, sentence or chat.")] = "cloze",
-    size: Annotated[str, typer.Option(help="quick (about 2,000 prompts) or paper.")] = "quick",
-    seed: Annotated[int, typer.Option(help="Of prompts, held-out words and controls.")] = 0,
-    save: Annotated[Path, typer.Option(help="The folder of the study; what is in it is not computed again.")] = Path(
-        "runs/binding"
-    ),
-    batch_size: Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)] = None,
+    phrasing: PhrasingOption = None,
+    size: SizeOption = None,
+    seed: SeedOption = 0,
+    entities: Annotated[
+        str | None, typer.Option(help="Numbers of entities to find ranks with, such as 10,18,34; size paper has some.")
+    ] = None,
+    umap: Annotated[bool, typer.Option("--umap", help="UMAP beside principal components (needs umap-learn).")] = False,
+    save: StudyFolderOption = Path("runs/binding"),
+    batch_size: BatchOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
     import qkprism as qk
-    from qkprism.page.binding import binding_report
-    from qkprism.runs import write_text
+    from qkprism.page.binding import binding_figures, binding_report
     from qkprism.studies import study_binding
+    from qkprism.studies.presets import preset_named
 
-    loaded = qk.load(model, dtype=dtype, device=device)
-    options: dict[str, Any] = {"phrasing": phrasing, "size": size, "seed": seed, "batch_size": batch_size}
+    chosen = preset_named(preset)
+    options: dict[str, Any] = {"phrasing": phrasing or chosen.phrasing, "size": size or chosen.size, "seed": seed}
+    options |= {"entities": _numbers(entities), "batch_size": batch_size}
+    loaded = qk.load(model or chosen.model, dtype=dtype or chosen.dtype, device=device)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, **options)
-    report = write_text(save / "report.html", binding_report(study))
+    figures = binding_figures(study, umap=umap)
     frame = study.summary()
+    found = {"heads": frame.to_dict("records"), "validation": study.validation.summary().to_dict("records")}
+    title = f"Binding in {study.model}: {pairs} pairs, {schema}, {options['phrasing']}"
+    lines = [*study.notes, *study.outcome.verdict()]
+    _show_study(_Shown(frame, title, lines, found), save, figures, binding_report(study, figures), as_json)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a study says in the terminal: a table with its title, some lines, and all of it as JSON."""
+
+    frame: Any
+    title: str
+    lines: list[str]
+    found: dict[str, Any]
+
+
+def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: bool) -> None:
+    from qkprism.figures.saving import save_figures
+    from qkprism.runs import write_text
+
+    written = save_figures(figures, save / "figures")
+    page = write_text(save / "report.html", report).resolve()
     if as_json:
-        _print_json({"heads": frame.to_dict("records"), "validation": study.validation.summary().to_dict("records")})
+        _print_json({**shown.found, "folder": str(save.resolve()), "report": str(page)})
         return
-    _print_table(frame, list(frame.columns), f"Binding in {study.model}: {pairs} pairs, {schema}, {phrasing}")
-    for line in (*study.notes, *study.outcome.verdict()):
+    _print_table(shown.frame, list(shown.frame.columns), shown.title)
+    for line in (*shown.lines, written):
         typer.echo(line)
-    typer.echo(f"Study:  {save.resolve()}\nReport: {report.resolve()}")
+    typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """Numbers between commas."""
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise QKPrismError(f"{text!r} is not a list of numbers such as 10,18,34.") from None
 
 
 class Protocols(StrEnum):
@@ -346,7 +396,7 @@ def _read(path: Path, limit: int | None, model: str) -> Any:
     return contrast
 
 
-_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark", "variant", "room")
+_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark", "variant", "room", "works_by")
 
 
 def _print_table(frame: Any, columns: list[str], title: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from qkprism.core.decomposition import decompose_layer, resolve_metric
 from qkprism.core.features import Center, Choices, Feature, Gap, Rank, Spectrum
 from qkprism.core.moments import Moments, pack, unpack
-from qkprism.core.projectors import Joint, joint_projectors
+from qkprism.core.projectors import Joint, joint_projectors, overlap
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.runs import read_run, write_run
@@ -112,6 +113,18 @@ class Features(Mapping[tuple[str, Head], Feature]):
     def joint(self, head: HeadLike) -> Joint:
         """The joint oblique projectors of all contrasts in a head."""
         return joint_projectors([self[name, head] for name in self.contrasts])
+
+    def overlaps(self) -> pd.DataFrame:
+        """A row a head and pair of contrasts: how far their subspaces overlap (mean squared cosine), beside chance."""
+        import pandas as pd
+
+        rows = []
+        for head in self.heads:
+            for first, second in combinations([self[name, head] for name in self.contrasts], 2):
+                row = {"head": str(head), "contrast": first.contrast, "other": second.contrast}
+                shared = {side: overlap(first, second, queries=side == "queries") for side in ("keys", "queries")}
+                rows.append({**row, **shared, "chance": max(first.rank, second.rank) / first.d_head})
+        return pd.DataFrame(rows)
 
     def with_rank(self, rank: Rank | Mapping[str, Rank]) -> Features:
         """The same features cut at another rank: a number, a rule, or one of these for each contrast."""

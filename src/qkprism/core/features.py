@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Center = Literal["query", "none"]
 Metric = Literal["raw", "contrast"]
-RULES = ("balanced", "energy", "heldout")
-Rank = int | str  # a number, or a rule: balanced, energy or heldout
+RULES = ("balanced", "energy", "heldout", "larger")
+Rank = int | str  # a number, or a rule: balanced, energy, heldout, or the larger of balanced and heldout
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,8 @@ class Feature:
             if not 0 <= rank <= self.d_head:
                 raise QKPrismError(f"A rank of {rank} is not possible: {self.head} has d_head {self.d_head}.")
             return rank
+        if rank == "larger":
+            return max(self._rank_of("balanced"), self.rank_heldout or 0)
         found = {"balanced": self.rank_balanced, "energy": self.rank_energy, "heldout": self.rank_heldout}[rank]
         if found is None and rank == "heldout":
             raise QKPrismError(f"{self.contrast!r} was not tested on held-out examples ({self.evidence}).")

@@ -155,6 +155,8 @@ def principal_components(
     vectors: Float64[Tensor, "point d"], count: int = 3
 ) -> tuple[Float64[Tensor, "point component"], Sequence[float]]:
     """The leading principal components of points, and the share of variance of each."""
+    if not vectors.shape[1]:  # a feature of rank 0
+        return vectors.new_zeros(len(vectors), count), [0.0] * count
     centred = vectors - vectors.mean(0)
     left, values, right = torch.linalg.svd(centred, full_matrices=False)
     largest = right.abs().argmax(1, keepdim=True)

@@ -153,3 +153,9 @@ def principal_angles(first: Feature, second: Feature, *, queries: bool = False) 
     shared = shared_factor([first, second])
     bases = [(query_columns if queries else key_columns)(f, shared) for f in (first, second)]
     return torch.rad2deg(torch.linalg.svdvals(bases[0].mT @ bases[1]).clamp(max=1).acos())
+
+
+def overlap(first: Feature, second: Feature, *, queries: bool = False) -> float:
+    """The mean squared cosine of the principal angles of two features, in their metric: 1 is one inside the other."""
+    angles = principal_angles(first, second, queries=queries)
+    return float(torch.cos(torch.deg2rad(angles)).square().mean()) if len(angles) else math.nan

@@ -126,11 +126,16 @@ class Validation:
         return tuple(dict.fromkeys(check.factor for check in self.checks))
 
     def summary(self) -> pd.DataFrame:
-        """Means over heads: for each set of features, factor and method."""
+        """Means over heads: for each set of features, factor and method.
+
+        `error_by_chance` is what `absolute_part_error` would be for parts that are right on average, from the number
+        of pairs alone.
+        """
         frame = self.to_frame()
         frame["absolute_part_error"] = frame["part_error"].abs()
+        frame["error_by_chance"] = frame["part_error_error"] * math.sqrt(2 / math.pi)
         keys = ["features", "factor", "method"]
-        values = ["tv", "absolute_part_error", "part_rms", "slope_own", "slope_other"]
+        values = ["tv", "absolute_part_error", "error_by_chance", "part_rms", "slope_own", "slope_other"]
         groups = frame.groupby(keys, sort=False)
         found: pd.DataFrame = groups[values].mean()
         # One head whose truth hardly moves would rule a mean of ratios.

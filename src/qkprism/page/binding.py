@@ -5,19 +5,24 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from qkprism.page.binding_claims import comparison
 from qkprism.page.layout import figure, notes, page, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
+    import plotly.graph_objects as go
 
     from qkprism.heads import Head
     from qkprism.studies.binding import BindingStudy
 
 SHOWN = 4  # spectra drawn in full
+CONTRASTS, REFLEXIVE, LABELS = ("order", "lexical"), "reflexive", {"lexical": "entity"}
 
 _COLUMNS = {
     "head": "head",
-    "mechanism": "works by",
+    "works_by": "works by",
     "accuracy": "accuracy",
     "order_rank": "order: held-out rank",
     "order_energy": "order: energy rank (paper's rule)",
@@ -30,56 +35,119 @@ _COLUMNS = {
     "both_shift": "both: shift",
     "order_alignment": "order alone finds it",
     "lexical_alignment": "lexical alone finds it",
+    "reflexive_rank": "reflexive: held-out rank",
 }
 
 
-def binding_report(study: BindingStudy) -> str:
-    """The page of a study, as HTML that needs no network."""
-    example = study.task.test[0].text.text
-    answer = example[study.task.test[0].text.positive[0].start : study.task.test[0].text.positive[0].end]
+def binding_figures(study: BindingStudy, *, umap: bool = False) -> dict[str, go.Figure]:
+    """Every figure of a study, by the name of its file."""
+    figures = {"heads": study.scores.plot(), "ranks": study.features.plot()}
+    for name, head in [(name, head) for head in study.heads[: SHOWN // 2] for name in CONTRASTS]:
+        figures[f"spectrum-{name}-{head}"] = study.features[name, head].plot()
+    if study.entities.rows:
+        figures["entities"] = study.entities.plot()
+    for name, head in _pictured(study):
+        figures[f"subspace-{name}-{head}"] = study.projections.plot(
+            study.features, name, head, color=LABELS.get(name, name), umap=umap
+        )
+    figures |= {f"effects-{target}": study.effects.plot(target=target) for target in study.effects.targets}
+    figures |= {"outcome": study.outcome.plot(), "validation": study.validation.plot()}
+    return figures | {"example": study.example.plot(), "attributions": study.attributions.plot()}
+
+
+def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None = None) -> str:
+    """The page of a study, as HTML that needs no network; its figures are made unless given."""
+    made = figures or binding_figures(study)
+
+    def shown(*names: str) -> list[str]:
+        return [figure(fig) for name, fig in made.items() if name.startswith(names)]
+
     parts = [
-        "<h1>How does this model know which label belongs to which entity?</h1>",
-        f"<p>{escape(study.model)}; {escape(study.task.schema.name)}, {escape(study.task.phrasing.name)}; size "
-        f"{escape(study.size)}, seed {study.seed}. A prompt such as</p><blockquote>{escape(example)}</blockquote>"
-        f"<p>asks for <b>{escape(answer)}</b>. Some attention heads look from the last token straight at the right "
-        "label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> item in "
-        "it (the thing that is asked for), or by both. This page shows which heads do it, how many dimensions each "
-        "clue takes in their query-key space, and proves it by editing keys: features are found on some entities and "
-        "tested on others.</p>",
+        *_opening(study),
         *notes(study.notes),
         "<h2>Which heads look at the right label</h2>",
-        figure(study.scores.plot()),
+        *shown("heads"),
         "<h2>What was found</h2>",
-        table(_rows(study), _COLUMNS),
-        "<p class=note>Part of the gap: how much of the logit gap between the right label and the others a feature "
-        "makes. Shift: how much of the attention moves from the right label to another one when the two keys exchange "
-        "the feature.</p>",
+        table(_records(study.summary()), _COLUMNS),
+        "<p class=note>Works by: the feature with the larger part of the gap. Part of the gap: how much of the logit "
+        "gap between the right label and the others a feature makes. Shift: how much of the attention moves from the "
+        "right label to another one when the two keys exchange the feature. Alone finds it: how often the right label "
+        "has the largest part of the logit by this feature alone.</p>",
         "<h2>The paper and this run</h2>",
         table(
             comparison(study), {"what": "", "paper": "paper (Llama 3.1 8B, Qwen3 4B)", "here": "this run"}, words=True
         ),
         "<h2>How many dimensions, and how sure</h2>",
-        figure(study.features.plot()),
-        *(
-            figure(study.features[name, head].plot())
-            for head in study.heads[: SHOWN // 2]
-            for name in ("order", "lexical")
-        ),
+        *shown("ranks", "spectrum", "entities"),
+        *([] if study.entities.rows else notes(["Ranks against the number of entities: --entities 10,18,34."])),
         "<h2>What the subspaces hold</h2>",
-        *(
-            figure(study.projections.plot(study.features, name, head, color={"lexical": "entity"}.get(name, name)))
-            for name, head in _pictured(study)
-        ),
+        *shown("subspace"),
+        "<h2>Three mechanisms</h2>",
+        *_mechanisms(study),
         "<h2>Editing keys: does the attention follow?</h2>",
-        *(figure(study.effects.plot(target=target)) for target in study.effects.targets),
+        *shown("effects"),
         "<h2>And does the model's answer follow?</h2>",
-        figure(study.outcome.plot()),
+        *shown("outcome"),
         "<ul>",
         *(f"<li>{escape(sentence)}</li>" for sentence in study.outcome.verdict()),
         "</ul><h2>Against prompts that really changed</h2>",
-        "<p>In the true counterfactuals two clauses, or two entities, really change places. The closer an edit comes "
-        "to what their keys do, the more it is about that one clue and nothing else.</p>",
-        figure(study.validation.plot()),
+        *_truth(study),
+        *shown("validation"),
+        "<h2>Why did it attend to that token?</h2>",
+        *shown("example", "attributions"),
+    ]
+    return page("binding", parts)
+
+
+def _opening(study: BindingStudy) -> list[str]:
+    example = study.task.test[0].text.text
+    answer = example[study.task.test[0].text.positive[0].start : study.task.test[0].text.positive[0].end]
+    return [
+        "<h1>How does this model know which label belongs to which entity?</h1>",
+        f"<p>{escape(study.model)}; {escape(study.task.schema.name)}, {escape(study.task.phrasing.name)}; size "
+        f"{escape(study.size)}, seed {study.seed}. A prompt such as</p><blockquote>{escape(example)}</blockquote>"
+        f"<p>asks for <b>{escape(answer)}</b>. Some attention heads look from the last token straight at the right "
+        "label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> item in "
+        "it (the thing that is asked for), or because the label is known already (<b>reflexive</b>). This page shows "
+        "which heads do it, how many dimensions each clue takes in their query-key space, and proves it by editing "
+        "keys: features are found on some entities and tested on others.</p>",
+    ]
+
+
+def _mechanisms(study: BindingStudy) -> list[str]:
+    """The reflexive mechanism, and how far the three overlap."""
+    found = study.mechanisms
+    rows = [
+        {"head": str(head), **{name: found[name, head].rank_heldout for name in found.contrasts}}
+        | {f"t {name}": float(found[name, head].spectrum.t[0]) for name in found.contrasts}
+        for head in study.heads
+    ]
+    return [
+        "<p>The third mechanism of the literature, which the paper names and does not study: the query holds the right "
+        "label itself, because earlier layers have found it. Its twins differ in the label of the queried clause only. "
+        f"All three are decomposed together ({found[REFLEXIVE, study.heads[0]].n} twins for reflexive). Held-out "
+        "ranks, and the held-out t of the first direction (above 4.5 counts):</p>",
+        table(rows, {name: name for name in rows[0]}),
+        "<p>Overlap of the subspaces, as the mean squared cosine of their principal angles in the contrast metric (0: "
+        "orthogonal, 1: one inside the other):</p>",
+        table(
+            _records(found.overlaps()),
+            {
+                "head": "head",
+                "contrast": "feature",
+                "other": "and",
+                "keys": "of keys",
+                "queries": "of queries",
+                "chance": "random subspaces",
+            },
+        ),
+    ]
+
+
+def _truth(study: BindingStudy) -> list[str]:
+    return [
+        "<p>In the true counterfactuals two clauses, two entities or two labels really change places. The closer an "
+        "edit comes to what their keys do, the more it is about that one clue and nothing else.</p>",
         table(
             _records(study.validation.summary()),
             {
@@ -87,92 +155,24 @@ def binding_report(study: BindingStudy) -> str:
                 "factor": "factor",
                 "method": "method",
                 "tv": "distance to the truth (no edit = 1)",
-                "absolute_part_error": "error of the part (logits)",
+                "absolute_part_error": "mean error of the part (logits)",
+                "error_by_chance": "of which by chance",
+                "part_rms": "error for a single prompt",
                 "slope_own": "slope, own factor (truth 1)",
                 "slope_other": "slope, other factor (truth 0)",
             },
         ),
-        "<h2>Why did it attend to that token?</h2>",
-        figure(study.example.plot()),
-        figure(study.attributions.plot()),
+        "<p class=note>Mean error: of a head's mean part, averaged over heads without its sign. By chance: what parts "
+        "that are right on average would show with this number of prompts. Twins are read as symmetric unless it says "
+        "paired or matched.</p>",
     ]
-    return page("binding", parts)
-
-
-def _rows(study: BindingStudy) -> list[dict[str, Any]]:
-    rows = zip(_records(study.summary()), study.heads, strict=True)
-    return [row | {"mechanism": study.mechanism(head)} for row, head in rows]
 
 
 def _pictured(study: BindingStudy) -> list[tuple[str, Head]]:
     """For each feature the head in which it alone finds the right label most often."""
     aligned = {key: study.projections.alignment(study.features, *key)[0] for key in study.features}
-    return [
-        max((key for key in aligned if key[0] == name), key=lambda key: aligned[key]) for name in ("order", "lexical")
-    ]
+    return [max((key for key in aligned if key[0] == name), key=lambda key: aligned[key]) for name in CONTRASTS]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def comparison(study: BindingStudy) -> list[dict[str, str]]:
-    """The paper's findings beside this run's, where they agree and where not."""
-    frame = study.summary()
-    error = study.validation.summary().set_index(["features", "factor", "method"])["absolute_part_error"]
-    ours, paper = ("contrast", "raw sequential")
-
-    def span(column: str) -> str:
-        return f"{int(frame[column].min())} to {int(frame[column].max())}"
-
-    def beaten(control: str, method: str) -> str:
-        rows = [r for r in study.effects.beats() if r["control"] == control and r["method"] == method]
-        rows = [r for r in rows if r["target"] == "given"]
-        return f"{sum(r['beaten'] for r in rows)} of {len(rows)}"
-
-    methods = study.effects.methods
-    rows = [
-        ("heads above 30% accuracy", "the threshold, no number", str(len(study.scores.above(accuracy=0.3)))),
-        (
-            "rank of order",
-            "usually 2 or 3",
-            f"{span('order_energy')} by the paper's rule, {span('order_rank')} held out",
-        ),
-        (
-            "rank of lexical",
-            "usually 9 or 10",
-            f"{span('lexical_energy')} by the paper's rule, {span('lexical_rank')} held out",
-        ),
-        (
-            "swapping both moves most of the attention",
-            "yes",
-            f"{frame['both_shift'].mean():.2f} of it on average, the whole key {_whole(study):.2f}",
-        ),
-        (
-            "random subspaces have negligible effects",
-            "yes (Gaussian)",
-            f"edits of features beat Gaussian subspaces in {beaten('gaussian', methods[-1])} cases in the paper's "
-            f"metric; they beat permuted labels in {beaten('permuted', methods[-1])} there and in "
-            f"{beaten('permuted', methods[0])} in the contrast metric",
-        ),
-        (
-            "attribution against the truth",
-            "not tested",
-            "; ".join(
-                f"{name}: our parts err by {error['ours', name, ours]:.2f} logits, the paper's by "
-                f"{error['paper', name, paper]:.2f}"
-                for name in ("order", "lexical")
-                if ("ours", name, ours) in error.index
-            ),
-        ),
-    ]
-    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
-
-
-def _whole(study: BindingStudy) -> float:
-    gains = [
-        study.effects.value("shift", head=head, control="full")[0]
-        - study.effects.value("shift", head=head, control="none")[0]
-        for head in study.heads
-    ]
-    return sum(gains) / len(gains)

@@ -1,5 +1,6 @@
 """The paper's studies as one call each: what is computed is kept, and the page is made from what is kept."""
 
 from qkprism.studies.binding import BindingStudy, study_binding
+from qkprism.studies.presets import PRESETS, Preset
 
-__all__ = ["BindingStudy", "study_binding"]
+__all__ = ["PRESETS", "BindingStudy", "Preset", "study_binding"]

@@ -1,15 +1,16 @@
 """Which box holds the jam? The binding study (paper, section 5.2 and appendix) on any causal language model.
 
-    search -> heads -> features (ours and the paper's, one pass) -> intervene | outcome | validate | attribute
+    search -> heads -> features (several ways, one pass) -> intervene | outcome | validate | attribute | project
 
-Contrasts are made of some entities and tested on others. Everything is kept in one folder.
+Contrasts are made of some entities and tested on others. Everything is kept in one folder. Our order contrast is the
+one without a fixed entity: with one, as in the paper, what the query knows of the answer's label is in it too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from qkprism.core.attribution import Attribution, Attributions
@@ -22,8 +23,9 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
-from qkprism.pipeline import Way, attribute, decompose_ways, find_heads, intervene, project, validate
+from qkprism.pipeline import Way, attribute, decompose, decompose_ways, find_heads, intervene, project, validate
 from qkprism.pipeline.inputs import versions
+from qkprism.studies.entities import EntityRanks
 from qkprism.studies.parts import Parts
 from qkprism.tasks import BindingTask, Schema, binding
 
@@ -35,21 +37,40 @@ THRESHOLD = 0.3  # the paper's, of the accuracy among the marked keys
 MOST_HEADS = 9
 FEWEST_HEADS = 3
 CONTRASTS = ("order", "lexical")
+REFLEXIVE = "reflexive"
 LABELS = {"lexical": "entity"}
+_OURS = {"order": "order_free", "lexical": "lexical"}
+WAYS = {
+    "ours": Way(rank="larger", contrasts=_OURS),
+    "ours, paired twins": Way(rank="larger", reading="paired", contrasts=_OURS),
+    "ours, matched twins": Way(rank="larger", reading="matched", contrasts=_OURS),
+    "three mechanisms": Way(rank="larger", contrasts={**_OURS, REFLEXIVE: REFLEXIVE}),
+    "paper": Way(preset="paper", contrasts={name: name for name in CONTRASTS}),
+}
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many prompts each part of a study runs."""
+    """How many prompts each part of a study runs; `shown` are those that are attributed and projected.
+
+    `entities`: numbers of entities for which ranks are found anew, from at most 300 examples.
+    """
 
     search: int
     train: int
+    reflexive: int
     test: int
+    shown: int
     draws: int
     outcome_draws: int
+    entities: tuple[int, ...] = ()
 
 
-SIZES = {"quick": Size(256, 300, 128, 10, 4), "paper": Size(1000, 3000, 1000, 10, 10)}
+SIZES = {
+    "quick": Size(256, 300, 100, 128, 64, 10, 4),
+    "paper": Size(1000, 3000, 1000, 1000, 256, 10, 10, entities=(10, 13, 18, 25, 34)),
+}
+MOST_FOR_ENTITIES = 300
 
 
 @dataclass(frozen=True)
@@ -62,51 +83,63 @@ class BindingStudy:
     seed: int
     scores: HeadScores
     features: Features
-    paper: Features
+    ways: Mapping[str, Features]
     effects: Effects
     outcome: Effects
     validation: Validation
     attributions: Attributions
     example: Attribution
     projections: Projections
+    entities: EntityRanks
     notes: tuple[str, ...]
 
     @property
     def heads(self) -> tuple[Head, ...]:
         return self.features.heads
 
+    @property
+    def paper(self) -> Features:
+        """The features by the paper's choices."""
+        return self.ways["paper"]
+
+    @property
+    def mechanisms(self) -> Features:
+        """Order, lexical and reflexive features, decomposed together."""
+        return self.ways["three mechanisms"]
+
     def summary(self) -> pd.DataFrame:
         """A row a head: accuracy, and of each feature its ranks, its part of the gap, and what moving it does."""
         import pandas as pd
 
-        rows = []
         at = {head: i for i, head in enumerate(self.scores.heads)}
+        rows = []
         for head in self.heads:
             row: dict[str, Any] = {"head": str(head), "accuracy": float(self.scores.values["accuracy"][at[head]])}
+            row["works_by"] = self.works_by(head)
             for name in CONTRASTS:
-                feature = self.features[name, head]
-                row |= {f"{name}_rank": feature.rank_heldout, f"{name}_energy": self.paper[name, head].rank_energy}
-                row[f"{name}_gap"] = float(self.attributions.values["gap"][self._row(head), self._term(name)])
-                row[f"{name}_shift"] = self._gain(name, head)
+                row |= {f"{name}_rank": self.features[name, head].rank_heldout}
+                row |= {f"{name}_energy": self.paper[name, head].rank_energy}
+                row[f"{name}_gap"] = self.gap(name, head)
+                row[f"{name}_shift"] = self.gain(name, head)
                 row[f"{name}_alignment"] = self.projections.alignment(self.features, name, head)[0]
-            row["both_shift"] = self._gain("+".join(CONTRASTS), head)
+            row["both_shift"] = self.gain("+".join(CONTRASTS), head)
+            row["reflexive_rank"] = self.mechanisms[REFLEXIVE, head].rank_heldout
             rows.append(row)
         return pd.DataFrame(rows)
 
-    def _row(self, head: Head) -> int:
-        return self.attributions.heads.index(str(head))
+    def gap(self, name: str, head: Head) -> float:
+        """A feature's mean part of the logit gap between the right label and the others."""
+        row, term = self.attributions.heads.index(str(head)), self.attributions.terms.index(name)
+        return float(self.attributions.values["gap"][row, term])
 
-    def _term(self, name: str) -> int:
-        return self.attributions.terms.index(name)
-
-    def _gain(self, feature: str, head: Head) -> float:
+    def gain(self, feature: str, head: Head) -> float:
+        """How much of the attention a swap moves to the target."""
         moved = self.effects.value("shift", head=head, feature=feature)[0]
         return moved - self.effects.value("shift", head=head, control="none")[0]
 
-    def mechanism(self, head: Head) -> str:
+    def works_by(self, head: Head) -> str:
         """Which feature makes more of the head's gap between the right label and the others."""
-        parts = {name: float(self.attributions.values["gap"][self._row(head), self._term(name)]) for name in CONTRASTS}
-        return max(parts, key=lambda name: parts[name])
+        return max(CONTRASTS, key=lambda name: self.gap(name, head))
 
 
 def study_binding(
@@ -118,54 +151,26 @@ def study_binding(
     phrasing: str = "cloze",
     size: str = "quick",
     seed: int = 0,
+    entities: Sequence[int] | None = None,
     batch_size: int | None = None,
     progress: bool = True,
 ) -> BindingStudy:
-    """Run the study, or what is missing of it in the folder."""
+    """Run the study, or what is missing of it in the folder.
+
+    `entities` are numbers of entities for which ranks are found anew; by default the size has them.
+    """
     if size not in SIZES:
         raise QKPrismError(f"{size!r} is not a size of this study. Use one of {', '.join(SIZES)}.")
-    numbers = SIZES[size]
-    task = binding(
-        n_pairs, seed, schema, phrasing, model.tokenizer,
-        n_train=numbers.train, n_search=numbers.search, n_test=numbers.test,
-    )  # fmt: skip
-    parts = Parts.open(folder, KIND, _job(model, task, n_pairs, size, seed))
-    common: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
-    scores = parts.get("heads", lambda: find_heads(model, task.search, chat=task.chat, **common), HeadScores.load)
+    numbers = SIZES[size] if entities is None else replace(SIZES[size], entities=tuple(entities))
+    world = _World(model, n_pairs, schema, phrasing, seed)
+    task = world.task(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
+    parts = Parts.open(folder, KIND, _job(model, task, n_pairs, numbers, seed))
+    work = _Work(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
+    scores = work.scores()
     heads, notes = choose_heads(scores)
-    features, paper = _features(parts, model, task, heads, seed, common)
-    test: dict[str, Any] = {"seed": seed, **common}
-    effects = parts.get(
-        "effects",
-        lambda: intervene(model, task.test, features, labels=LABELS, draws=numbers.draws, **test),
-        Effects.load,
-    )
-    outcome = parts.get(
-        "outcome",
-        lambda: intervene(
-            model,
-            task.test,
-            features,
-            outcome="logits",
-            methods=features_methods(features),
-            draws=numbers.outcome_draws,
-            **test,
-        ),
-        Effects.load,
-    )
-    pairs = {name: task.counterfactuals(name) for name in CONTRASTS}  # type: ignore[arg-type]
-    validation = parts.get(
-        "validation", lambda: validate(model, pairs, {"ours": features, "paper": paper}, **common), Validation.load
-    )
+    ways = work.features(heads)
+    features = ways["ours"]
     method, why = split_method(features)
-    attributions = parts.get(
-        "attributions", lambda: attribute(model, task.test, features, method=method, **common), Attributions.load
-    )
-    example = parts.get(
-        "example", lambda: attribute(model, task.test[0], features, heads[0], method=method), Attribution.load
-    )
-    notes += why
-    projections = parts.get("projections", lambda: project(model, task.test, features, **common), Projections.load)
     return BindingStudy(
         model=model.name,
         task=task,
@@ -173,20 +178,126 @@ def study_binding(
         seed=seed,
         scores=scores,
         features=features,
-        paper=paper,
-        effects=effects,
-        outcome=outcome,
-        validation=validation,
-        attributions=attributions,
-        example=example,
-        projections=projections,
-        notes=notes,
+        ways=ways,
+        effects=work.effects(features),
+        outcome=work.outcome(features),
+        validation=work.validation(ways),
+        attributions=work.attributions(features, method),
+        example=work.example(features, method),
+        projections=work.projections(features),
+        entities=work.entities(world, heads),
+        notes=notes + why,
     )
 
 
-def features_methods(features: Features) -> list[str]:
-    """The output is followed for our edit alone: every condition is a run of the model."""
-    return [features.choices.metric]
+@dataclass(frozen=True)
+class _World:
+    """What all prompts of a study are made of."""
+
+    model: Model
+    n_pairs: int
+    schema: str | Schema
+    phrasing: str
+    seed: int
+
+    def task(self, **sizes: Any) -> BindingTask:
+        return binding(self.n_pairs, self.seed, self.schema, self.phrasing, self.model.tokenizer, **sizes)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The parts of the study, each computed once."""
+
+    model: Model
+    task: BindingTask
+    numbers: Size
+    seed: int
+    parts: Parts
+    common: Mapping[str, Any]
+
+    def scores(self) -> HeadScores:
+        return self.parts.get(
+            "heads",
+            lambda: find_heads(self.model, self.task.search, chat=self.task.chat, **self.common),
+            HeadScores.load,
+        )
+
+    def features(self, heads: Sequence[Head]) -> dict[str, Features]:
+        """The features by every way, from one pass if any is missing."""
+        contrasts = dict(self.task.contrasts)
+        contrasts[REFLEXIVE] = contrasts[REFLEXIVE][: self.numbers.reflexive]
+        options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
+        made: dict[str, Features] = {}
+
+        def compute(way: str) -> Features:
+            if not made:
+                made.update(decompose_ways(self.model, contrasts, WAYS, **options))
+            return made[way]
+
+        return {
+            way: self.parts.get(_folder(way), lambda way=way: compute(way), Features.load)  # type: ignore[misc]
+            for way in WAYS
+        }
+
+    def effects(self, features: Features) -> Effects:
+        options: dict[str, Any] = {"labels": LABELS, "draws": self.numbers.draws, "seed": self.seed, **self.common}
+        return self.parts.get(
+            "effects", lambda: intervene(self.model, self.task.test, features, **options), Effects.load
+        )
+
+    def outcome(self, features: Features) -> Effects:
+        """The output is followed for our edit alone: every condition is a run of the model."""
+        options: dict[str, Any] = {"outcome": "logits", "methods": [features.choices.metric], "seed": self.seed}
+        options |= {"draws": self.numbers.outcome_draws, **self.common}
+        return self.parts.get(
+            "outcome", lambda: intervene(self.model, self.task.test, features, **options), Effects.load
+        )
+
+    def validation(self, ways: Mapping[str, Features]) -> Validation:
+        """Against texts in which clauses, entities or labels really changed places."""
+        pairs = {name: self.task.counterfactuals(name) for name in CONTRASTS}  # type: ignore[arg-type]
+        pairs[REFLEXIVE] = self.task.counterfactuals("label")
+        return self.parts.get("validation", lambda: validate(self.model, pairs, ways, **self.common), Validation.load)
+
+    def attributions(self, features: Features, method: str | None) -> Attributions:
+        shown = self.task.test[: self.numbers.shown]
+        return self.parts.get(
+            "attributions",
+            lambda: attribute(self.model, shown, features, method=method, **self.common),
+            Attributions.load,
+        )
+
+    def example(self, features: Features, method: str | None) -> Attribution:
+        return self.parts.get(
+            "example",
+            lambda: attribute(self.model, self.task.test[0], features, features.heads[0], method=method),
+            Attribution.load,
+        )
+
+    def projections(self, features: Features) -> Projections:
+        shown = self.task.test[: self.numbers.shown]
+        return self.parts.get(
+            "projections", lambda: project(self.model, shown, features, **self.common), Projections.load
+        )
+
+    def entities(self, world: _World, heads: Sequence[Head]) -> EntityRanks:
+        """Ranks with other numbers of entities to draw from."""
+        options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
+
+        def features(n_entities: int) -> Features:
+            n_train = min(self.numbers.train, MOST_FOR_ENTITIES)
+            task = world.task(n_train=n_train, n_search=1, n_test=1, n_entities=n_entities)
+            contrasts = {name: task.contrasts[source] for name, source in _OURS.items()}
+            return decompose(self.model, contrasts, **options)
+
+        def compute() -> EntityRanks:
+            return EntityRanks.of([(n, features(n)) for n in self.numbers.entities])
+
+        return self.parts.get("entities", compute, EntityRanks.load, {"entities": self.numbers.entities})
+
+
+def _folder(way: str) -> str:
+    return f"features-{way.replace(', ', '-').replace(' ', '-')}"
 
 
 def split_method(features: Features) -> tuple[str | None, tuple[str, ...]]:
@@ -207,23 +318,7 @@ def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]
     return best, (note,)
 
 
-def _features(
-    parts: Parts, model: Model, task: BindingTask, heads: Sequence[Head], seed: int, common: dict[str, Any]
-) -> tuple[Features, Features]:
-    """Ours and the paper's features, from one pass if either is missing."""
-    contrasts = {name: task.contrasts[name] for name in CONTRASTS}
-    ways = {"ours": Way(), "paper": Way(preset="paper")}
-    made: dict[str, Features] = {}
-
-    def compute(way: str) -> Features:
-        if not made:
-            made.update(decompose_ways(model, contrasts, ways, heads=heads, chat=task.chat, seed=seed, **common))
-        return made[way]
-
-    return tuple(parts.get(f"features-{way}", lambda way=way: compute(way), Features.load) for way in ways)  # type: ignore[return-value, misc]
-
-
-def _job(model: Model, task: BindingTask, n_pairs: int, size: str, seed: int) -> dict[str, Any]:
+def _job(model: Model, task: BindingTask, n_pairs: int, numbers: Size, seed: int) -> dict[str, Any]:
     return {
         "model": model.name,
         "model_digest": model_digest(model.hf),
@@ -231,7 +326,7 @@ def _job(model: Model, task: BindingTask, n_pairs: int, size: str, seed: int) ->
         "n_pairs": n_pairs,
         "schema": task.schema.name,
         "phrasing": task.phrasing.name,
-        "size": asdict(SIZES[size]),
+        "size": asdict(replace(numbers, entities=())),  # which only one part depends on
         "seed": seed,
         "prompts": {name: contrast.digest for name, contrast in task.contrasts.items()},
         "test": task.test.digest,

@@ -45,21 +45,28 @@ class Parts:
         write_text(place / STUDY, json.dumps({"study": kind, "job": json_value(job)}, indent=1) + "\n")
         return cls(place, kind, job)
 
-    @property
-    def digest(self) -> str:
-        """What tells one job from another."""
-        return hashlib.sha256(json.dumps(json_value(self.job), sort_keys=True).encode()).hexdigest()
-
-    def get(self, name: str, compute: Callable[[], Part], load: Callable[[Path], Part]) -> Part:
-        """A part from the folder if it is of this job, else computed and kept."""
+    def get(
+        self,
+        name: str,
+        compute: Callable[[], Part],
+        load: Callable[[Path], Part],
+        more: Mapping[str, Any] | None = None,
+    ) -> Part:
+        """A part from the folder if it is of this job, else computed and kept; `more` is what it alone depends on."""
         place, stamp = self.folder / name, self.folder / f"{name}.job"
-        if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == self.digest:
+        digest = _digest({**self.job, **(more or {})})
+        if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == digest:
             return load(place)
         stamp.unlink(missing_ok=True)
         part = compute()
         part.save(place)
-        write_text(stamp, self.digest + "\n")
+        write_text(stamp, digest + "\n")
         return part
+
+
+def _digest(job: Mapping[str, Any]) -> str:
+    """What tells one job from another."""
+    return hashlib.sha256(json.dumps(json_value(job), sort_keys=True).encode()).hexdigest()
 
 
 def check_study(folder: Path, kind: str) -> None:
