@@ -97,7 +97,7 @@ FLOORS = [
         "pipeline.projecting",
         "pipeline",
     ],
-    ["studies.parts", "studies.presets", "studies.entities", "studies.binding", "studies"],
+    ["studies.parts", "studies.presets", "studies.entities", "studies.binding", "studies.comparing", "studies"],
     [""],
     ["page.layout", "page", "page.report", "page.binding_claims", "page.binding", "page.toy_claims", "page.toy"],
     ["cli"],

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,8 +10,8 @@ import qkprism as qk
 from qkprism import QKPrismError
 from qkprism.page.binding import binding_report
 from qkprism.page.binding_claims import comparison
+from qkprism.studies import BindingStudy, compare, study_binding
 from qkprism.studies import binding as studies
-from qkprism.studies import study_binding
 from qkprism.tasks.schemas import SCHEMAS
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -44,7 +45,48 @@ def test_binding__whole_study_is_kept_and_taken_up_again(name, tmp_path, monkeyp
     monkeypatch.setattr(type(model), "run", None)  # nothing is run again
     again = study_binding(model, tmp_path / "study", n_pairs=3, progress=False)
     assert again.summary().equals(found.summary())
+    loaded = BindingStudy.load(tmp_path / "study")
+    assert loaded.about == found.about
+    assert loaded.summary().equals(found.summary())
+    assert binding_report(loaded) == page
     assert torch.equal(again.outcome.values, found.outcome.values)
+
+
+@pytest.mark.filterwarnings("ignore:Only")
+@pytest.mark.filterwarnings("ignore:.*depends on its order")
+def test_compare__means_and_spread_over_seeds(tmp_path):
+    model = load("llama3")
+    studies = [study_binding(model, tmp_path / str(seed), n_pairs=3, seed=seed, progress=False) for seed in (0, 1)]
+    found = compare(studies)
+    (kind,) = found.kinds
+    shifts = [float(study.summary()["both_shift"].mean()) for study in studies]
+    assert found.values["shift of attention, both"][kind] == pytest.approx(shifts)
+    row = found.to_frame().set_index("what").loc["shift of attention, both"]
+    assert row[kind] == f"{np.mean(shifts):.2f} ± {np.std(shifts, ddof=1):.2f}"
+    assert set(found.heads[kind]) <= {str(head) for head in studies[0].heads}
+    for wrong, says in [([], "at least one"), ([studies[0]] * 2, "same seed")]:
+        with pytest.raises(QKPrismError, match=says):
+            compare(wrong)
+    (tmp_path / "0" / "outcome.job").unlink()
+    with pytest.raises(QKPrismError, match="not finished: it has no outcome"):
+        BindingStudy.load(tmp_path / "0")
+
+
+@pytest.mark.filterwarnings("ignore:Only")
+@pytest.mark.filterwarnings("ignore:.*depends on its order")
+def test_binding__ranks_against_entities_are_a_part_of_their_own(tmp_path):
+    model = load("llama3")
+    place = tmp_path / "study"
+    without = study_binding(model, place, n_pairs=3, progress=False)
+    assert not without.entities.rows
+    stamp = (place / "effects.job").read_text()
+    found = study_binding(model, place, n_pairs=3, entities=(4, 6), progress=False)
+    assert (place / "effects.job").read_text() == stamp
+    frame = found.entities.to_frame()
+    assert set(frame["entities"]) == {4, 6}
+    assert set(frame["contrast"]) == {"order", "lexical"}
+    assert "Ranks against the number of entities" in binding_report(found)
+    assert found.entities.plot().layout.title.text
 
 
 @pytest.mark.filterwarnings("ignore:Only")

@@ -275,9 +275,26 @@ def binding(
     figures = binding_figures(study, umap=umap)
     frame = study.summary()
     found = {"heads": frame.to_dict("records"), "validation": study.validation.summary().to_dict("records")}
-    title = f"Binding in {study.model}: {pairs} pairs, {schema}, {options['phrasing']}"
+    title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {options['phrasing']}"
     lines = [*study.notes, *study.outcome.verdict()]
     _show_study(_Shown(frame, title, lines, found), save, figures, binding_report(study, figures), as_json)
+
+
+@app.command(epilog="Example:  qkprism compare runs/boxes-0 runs/boxes-1 runs/boxes-2 runs/cities-0")
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of finished binding studies.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Put binding studies side by side: means and spread over seeds, a column for each schema."""
+    from qkprism.studies import BindingStudy
+    from qkprism.studies import compare as side_by_side
+
+    found = side_by_side([BindingStudy.load(folder) for folder in folders])
+    if as_json:
+        _print_json({"heads": found.heads, "values": found.values})
+        return
+    frame = found.to_frame()
+    _print_table(frame, list(frame.columns), f"{len(folders)} studies: mean ± standard deviation over seeds")
 
 
 @dataclass(frozen=True)
@@ -396,7 +413,7 @@ def _read(path: Path, limit: int | None, model: str) -> Any:
     return contrast
 
 
-_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark", "variant", "room", "works_by")
+_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark", "variant", "room", "works_by", "what")
 
 
 def _print_table(frame: Any, columns: list[str], title: str) -> None:

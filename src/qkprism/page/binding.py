@@ -100,17 +100,16 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
 
 
 def _opening(study: BindingStudy) -> list[str]:
-    example = study.task.test[0].text.text
-    answer = example[study.task.test[0].text.positive[0].start : study.task.test[0].text.positive[0].end]
+    about = study.about
     return [
         "<h1>How does this model know which label belongs to which entity?</h1>",
-        f"<p>{escape(study.model)}; {escape(study.task.schema.name)}, {escape(study.task.phrasing.name)}; size "
-        f"{escape(study.size)}, seed {study.seed}. A prompt such as</p><blockquote>{escape(example)}</blockquote>"
-        f"<p>asks for <b>{escape(answer)}</b>. Some attention heads look from the last token straight at the right "
-        "label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> item in "
-        "it (the thing that is asked for), or because the label is known already (<b>reflexive</b>). This page shows "
-        "which heads do it, how many dimensions each clue takes in their query-key space, and proves it by editing "
-        "keys: features are found on some entities and tested on others.</p>",
+        f"<p>{escape(about.model)}; {about.n_pairs} pairs, {escape(about.schema)}, {escape(about.phrasing)}; size "
+        f"{escape(about.size)}, seed {about.seed}. A prompt such as</p><blockquote>{escape(about.example)}</blockquote>"
+        f"<p>asks for <b>{escape(about.answer)}</b>. Some attention heads look from the last token straight at the "
+        "right label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> "
+        "item in it (the thing that is asked for), or because the label is known already (<b>reflexive</b>). This page "
+        "shows which heads do it, how many dimensions each clue takes in their query-key space, and proves it by "
+        "editing keys: features are found on some entities and tested on others.</p>",
     ]
 
 

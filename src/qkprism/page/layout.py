@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,10 @@ def page(title: str, parts: Iterable[str], style: str = "") -> str:
 
 
 def figure(fig: go.Figure) -> str:
-    """A figure that scrolls sideways where it is wider than the page."""
-    return f"<div class=scroll>{fig.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)}</div>"
+    """A figure that scrolls sideways where it is wider than the page; the same figure gives the same HTML."""
+    name = f"figure-{hashlib.sha256(fig.to_json().encode()).hexdigest()[:16]}"
+    body = fig.to_html(full_html=False, include_plotlyjs=False, config=CONFIG, div_id=name)
+    return f"<div class=scroll>{body}</div>"
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, words: bool = False) -> str:

@@ -9,8 +9,9 @@ one without a fixed entity: with one, as in the paper, what the query knows of t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkprism.core.attribution import Attribution, Attributions
@@ -26,7 +27,7 @@ from qkprism.models.model import Model
 from qkprism.pipeline import Way, attribute, decompose, decompose_ways, find_heads, intervene, project, validate
 from qkprism.pipeline.inputs import versions
 from qkprism.studies.entities import EntityRanks
-from qkprism.studies.parts import Parts
+from qkprism.studies.parts import Parts, load_part, read_study
 from qkprism.tasks import BindingTask, Schema, binding
 
 if TYPE_CHECKING:
@@ -74,15 +75,26 @@ MOST_FOR_ENTITIES = 300
 
 
 @dataclass(frozen=True)
+class About:
+    """What was asked, of which model: the first test prompt and its answer among it."""
+
+    model: str
+    n_pairs: int
+    schema: str
+    phrasing: str
+    size: str
+    seed: int
+    example: str
+    answer: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class BindingStudy:
     """What was found: heads, features by our choices and by the paper's, and their proofs."""
 
-    model: str
-    task: BindingTask
-    size: str
-    seed: int
+    about: About
     scores: HeadScores
-    features: Features
     ways: Mapping[str, Features]
     effects: Effects
     outcome: Effects
@@ -91,7 +103,31 @@ class BindingStudy:
     example: Attribution
     projections: Projections
     entities: EntityRanks
-    notes: tuple[str, ...]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> BindingStudy:
+        """A finished study from its folder, without the model."""
+        place = Path(folder)
+        study = read_study(place)
+        if study["study"] != KIND:
+            raise QKPrismError(f"{place} holds a study of another kind: {study['study']!r}.")
+        about = study["about"] | {"notes": tuple(study["about"].get("notes", ()))}
+        try:
+            known = About(**about)
+        except TypeError:
+            raise QKPrismError(f"{place} is of another version. Start the study again with --save {place}.") from None
+        ways = {way: load_part(place, _folder(way), Features.load) for way in WAYS}
+        parts: dict[str, Any] = {name: load_part(place, name, load) for name, load in _PARTS.items()}
+        return cls(known, ways=ways, scores=load_part(place, "heads", HeadScores.load), **parts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.about.notes
+
+    @property
+    def features(self) -> Features:
+        """The features by our choices."""
+        return self.ways["ours"]
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -164,20 +200,22 @@ def study_binding(
     numbers = SIZES[size] if entities is None else replace(SIZES[size], entities=tuple(entities))
     world = _World(model, n_pairs, schema, phrasing, seed)
     task = world.task(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
-    parts = Parts.open(folder, KIND, _job(model, task, n_pairs, numbers, seed))
+    example = task.test[0].text
+    answer = example.text[example.positive[0].start : example.positive[0].end]
+    about = About(model.name, n_pairs, task.schema.name, task.phrasing.name, size, seed, example.text, answer)
+    job = _job(model, task, n_pairs, numbers, seed)
+    parts = Parts.open(folder, KIND, job, asdict(about))
     work = _Work(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
     scores = work.scores()
     heads, notes = choose_heads(scores)
     ways = work.features(heads)
     features = ways["ours"]
     method, why = split_method(features)
+    about = replace(about, notes=notes + why)
+    Parts.open(folder, KIND, job, asdict(about))
     return BindingStudy(
-        model=model.name,
-        task=task,
-        size=size,
-        seed=seed,
+        about=about,
         scores=scores,
-        features=features,
         ways=ways,
         effects=work.effects(features),
         outcome=work.outcome(features),
@@ -186,7 +224,6 @@ def study_binding(
         example=work.example(features, method),
         projections=work.projections(features),
         entities=work.entities(world, heads),
-        notes=notes + why,
     )
 
 
@@ -294,6 +331,17 @@ class _Work:
             return EntityRanks.of([(n, features(n)) for n in self.numbers.entities])
 
         return self.parts.get("entities", compute, EntityRanks.load, {"entities": self.numbers.entities})
+
+
+_PARTS: Mapping[str, Callable[[Path], Any]] = {
+    "effects": Effects.load,
+    "outcome": Effects.load,
+    "validation": Validation.load,
+    "attributions": Attributions.load,
+    "example": Attribution.load,
+    "projections": Projections.load,
+    "entities": EntityRanks.load,
+}
 
 
 def _folder(way: str) -> str:

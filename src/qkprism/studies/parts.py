@@ -38,11 +38,17 @@ class Parts:
     job: Mapping[str, Any]
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], kind: str, job: Mapping[str, Any]) -> Parts:
-        """A new folder, or one of a study of the same kind; parts of another job in it are replaced."""
+    def open(
+        cls, folder: str | os.PathLike[str], kind: str, job: Mapping[str, Any], about: Mapping[str, Any] | None = None
+    ) -> Parts:
+        """A new folder, or one of a study of the same kind; parts of another job in it are replaced.
+
+        `about` is what a reader wants to know of the study beside its parts.
+        """
         place = Path(folder).resolve()
         check_study(place, kind)
-        write_text(place / STUDY, json.dumps({"study": kind, "job": json_value(job)}, indent=1) + "\n")
+        body = {"study": kind, "job": json_value(job), "about": json_value(about or {})}
+        write_text(place / STUDY, json.dumps(body, indent=1) + "\n")
         return cls(place, kind, job)
 
     def get(
@@ -69,6 +75,15 @@ def _digest(job: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(json_value(job), sort_keys=True).encode()).hexdigest()
 
 
+def load_part(folder: Path, name: str, load: Callable[[Path], Part]) -> Part:
+    """A finished part of a study."""
+    if not (folder / f"{name}.job").is_file():
+        raise QKPrismError(
+            f"The study in {folder} is not finished: it has no {name}. Start it again with --save {folder}."
+        )
+    return load(folder / name)
+
+
 def check_study(folder: Path, kind: str) -> None:
     """Refuse to write where something else is."""
     if folder.exists() and not folder.is_dir():
@@ -83,6 +98,6 @@ def read_study(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """What a study's folder says it is."""
     try:
         body: dict[str, Any] = json.loads((Path(folder) / STUDY).read_text(encoding="utf-8"))
-        return {"study": body["study"], "job": body["job"]}
+        return {"study": body["study"], "job": body["job"], "about": body.get("about", {})}
     except (OSError, ValueError, KeyError, TypeError):
         raise QKPrismError(f"{folder} is not the folder of a study: it has no readable {STUDY}.") from None
