@@ -1,0 +1,44 @@
+"""Which order contrast and which rank come closest to prompts that really changed (docs/studies.md)?
+
+python benchmarks/binding_truth.py --pairs 9 --tests 640
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import qkprism as qk
+from qkprism.studies.binding import choose_heads
+
+FREE, FIXED = {"order": "order_free", "lexical": "lexical"}, {"order": "order", "lexical": "lexical"}
+WAYS = {
+    "paper": qk.Way(preset="paper", contrasts=FIXED),
+    "fixed entity, balanced rank": qk.Way(contrasts=FIXED),
+    "fixed entity, larger rank": qk.Way(contrasts=FIXED, rank="larger"),
+    "no fixed entity, balanced rank": qk.Way(contrasts=FREE),
+    "no fixed entity, larger rank": qk.Way(contrasts=FREE, rank="larger"),
+}
+COLUMNS = ["features", "factor", "method", "tv", "absolute_part_error", "error_by_chance", "part_rms", "slope_own"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--schema", default="boxes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--train", type=int, default=300)
+    parser.add_argument("--tests", type=int, default=640)
+    given = parser.parse_args()
+    model = qk.load("smollm2")
+    sizes = {"n_train": given.train, "n_test": given.tests}
+    task = qk.tasks.binding(given.pairs, given.seed, given.schema, tokenizer=model.tokenizer, **sizes)
+    heads, _ = choose_heads(qk.find_heads(model, task.search))
+    found = qk.decompose_ways(model, dict(task.contrasts), WAYS, heads=heads, seed=given.seed)
+    pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
+    table = qk.validate(model, pairs, found, methods=["contrast", "raw"]).summary()
+    print(f"{len(heads)} heads: {', '.join(map(str, heads))}")
+    print(table[COLUMNS].sort_values(["factor", "features"]).to_string(index=False, float_format="{:.3f}".format))
+
+
+if __name__ == "__main__":
+    main()
