@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 KIND = "projections"
-MIN_NEIGHBOURS = 4
+FEWEST, NEIGHBOURS = 8, 15  # points that UMAP needs, neighbours that it looks at
 Label = str | int | float | bool | None
 
 
@@ -180,10 +181,17 @@ def umap_points(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point 2
         raise QKPrismError(
             "UMAP needs umap-learn: pip install 'umap-learn>=0.5.12'. Principal components need nothing."
         )
+    if len(vectors) < FEWEST:
+        raise QKPrismError(f"UMAP needs {FEWEST} points or more; there are {len(vectors)}.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that TensorFlow is not there, that one seed means one thread
+        return _umap(vectors)
+
+
+def _umap(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point 2"]:
     from umap import UMAP  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-    neighbours = min(15, len(vectors) - 1)
-    if neighbours < MIN_NEIGHBOURS:
-        raise QKPrismError(f"UMAP needs more than {MIN_NEIGHBOURS} points; there are {len(vectors)}.")
-    found = UMAP(n_neighbors=neighbours, random_state=0, n_jobs=1, init="pca").fit_transform(vectors.numpy())
+    found = UMAP(n_neighbors=min(NEIGHBOURS, len(vectors) - 1), random_state=0, n_jobs=1, init="pca").fit_transform(
+        vectors.numpy()
+    )
     return torch.from_numpy(found).double()
