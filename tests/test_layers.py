@@ -82,7 +82,7 @@ FLOORS = [
     ["models.calls", "models.tap", "models.probe", "models.model", "models.chat", "models.encoding"],
     ["models.continuation"],
     ["models.digest", "models.loading"],
-    ["capture", "checkpoint"],
+    ["passes", "capture", "checkpoint"],
     [
         "pipeline.inputs",
         "pipeline.reading",

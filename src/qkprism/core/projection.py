@@ -81,8 +81,11 @@ class Projections:
         """How often the positive key has the largest part of its example by this feature alone, with its error."""
         feature = features[contrast, head]
         joint = features.joint(feature.head)
-        p = projector(feature) if joint.subspaces is None else joint[contrast]
-        key, query = self._vectors(str(feature.head))
+        return self.alignment_by(projector(feature) if joint.subspaces is None else joint[contrast], feature.head)
+
+    def alignment_by(self, p: Float64[Tensor, "d_head d_head"], head: HeadLike) -> tuple[float, float]:
+        """How often the positive key has the largest part q^T P k of its example, with its error."""
+        key, query = self._vectors(str(head))
         parts = torch.einsum("kd,de,ke->k", query[self.example], p, key)
         best = [
             torch.full((self.n,), -torch.inf).double().scatter_reduce(0, self.example[s], parts[s], "amax")
