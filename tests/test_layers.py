@@ -48,6 +48,9 @@ FLOORS = [
         "core.attribution",
         "core.validation",
         "core.projection",
+        "core.clusters",
+        "core.separation",
+        "core.crossing",
     ],
     [
         "toy.task",
@@ -97,9 +100,26 @@ FLOORS = [
         "pipeline.projecting",
         "pipeline",
     ],
-    ["studies.parts", "studies.presets", "studies.entities", "studies.binding", "studies"],
+    [
+        "studies.parts",
+        "studies.jobs",
+        "studies.presets",
+        "studies.entities",
+        "studies.binding",
+        "studies.filter",
+        "studies",
+    ],
     [""],
-    ["page.layout", "page", "page.report", "page.binding_claims", "page.binding", "page.toy_claims", "page.toy"],
+    [
+        "page.layout",
+        "page",
+        "page.report",
+        "page.binding_claims",
+        "page.binding",
+        "page.filter",
+        "page.toy_claims",
+        "page.toy",
+    ],
     ["cli"],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}

@@ -122,6 +122,24 @@ class Projections:
         whole_key, whole_query = self._vectors(str(features[contrast, head].head))
         return {"key": key, "query": query, "whole_key": whole_key, "whole_query": whole_query}
 
+    def joint_components(
+        self, features: Features, contrasts: Sequence[str], head: HeadLike, count: int = 3
+    ) -> tuple[Float64[Tensor, "key component"], Float64[Tensor, "example component"], Sequence[float]]:
+        """Principal components of keys and queries together, by their coordinates in some features side by side."""
+        key, query = self._side_by_side(features, contrasts, head)
+        points, shares = principal_components(torch.cat([key, query]), count)
+        return points[: len(key)], points[len(key) :], shares
+
+    def key_components(
+        self, features: Features, contrasts: Sequence[str], head: HeadLike, count: int = 3
+    ) -> tuple[Float64[Tensor, "key component"], Sequence[float]]:
+        """Principal components of keys alone, by their coordinates in some features side by side."""
+        return principal_components(self._side_by_side(features, contrasts, head)[0], count)
+
+    def _side_by_side(self, features: Features, contrasts: Sequence[str], head: HeadLike) -> tuple[Tensor, ...]:
+        found = [self.coordinates(features, name, head) for name in contrasts]
+        return tuple(torch.cat(side, 1) for side in zip(*found, strict=True))
+
     def to_frame(self, features: Features) -> pd.DataFrame:
         """A row a feature: its alignment."""
         import pandas as pd
