@@ -106,6 +106,7 @@ FLOORS = [
         "studies.presets",
         "studies.entities",
         "studies.binding",
+        "studies.categories",
         "studies.filter",
         "studies",
     ],

@@ -1,13 +1,14 @@
 """The categories study, end to end on tiny models of the paper's architectures."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 import qkprism as qk
-from qkprism import QKPrismError
+from qkprism import QKPrismError, cli
 from qkprism.core.crossing import crossing
 from qkprism.core.projectors import span_projector
 from qkprism.core.separation import separation
@@ -55,7 +56,7 @@ def test_filter__whole_study_is_kept_and_taken_up_again(run, monkeypatch):
     assert WHY_RANK_ONE.split(";")[0] in page
     assert "src=" not in page.split("<body>")[1]
     assert set(found.summary().columns) >= {"head", "ratio", "pooled_rank", "span_accuracy", "pooled_shift"}
-    assert len(comparison(found)) == 8
+    assert {row["agrees"] for row in comparison(found)} <= {"", "new", "agrees", "differs"}
     for scope in found.scopes.values():
         assert scope.effects.features == ("pooled", scope.span)
         assert set(scope.effects.ranks[0].tolist()) == {0}
@@ -63,9 +64,26 @@ def test_filter__whole_study_is_kept_and_taken_up_again(run, monkeypatch):
     again = study_filter(model, folder, progress=False)
     assert again.summary().equals(found.summary())
     assert torch.equal(again.scopes["all"].effects.values, found.scopes["all"].effects.values)
-    (folder / "separation-five.job").write_text("of another job")
-    third = study_filter(model, folder, progress=False)
-    assert torch.equal(third.scopes["five"].separation.values, found.scopes["five"].separation.values)
+
+
+def test_filter__command_prints_a_table_or_json_and_writes_page_and_figures(run, monkeypatch, capsys):
+    model, folder, found = run
+    monkeypatch.setattr(qk, "load", lambda *_, **__: model)
+    monkeypatch.setattr("qkprism.studies.study_filter", lambda *_, **__: found)
+    monkeypatch.setattr("qkprism.figures.filter.filter_figures", lambda study: {"heads": study.scores.plot("ratio")})
+    monkeypatch.setattr("qkprism.page.filter.filter_report", lambda *_: "<html></html>")
+    for options in ([], ["--json"]):
+        monkeypatch.setattr(sys, "argv", ["qkprism", "filter", "--save", str(folder), *options])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert not left.value.code
+        told = capsys.readouterr().out
+        if options:
+            assert len(json.loads(told)["heads"]) == 6
+        else:
+            assert "1 figures as .html" in told
+            assert str(folder / "report.html") in told
+    assert (folder / "figures" / "heads.html").is_file()
 
 
 def test_filter__tables_agree_with_the_plain_computation(run):

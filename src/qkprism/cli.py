@@ -280,6 +280,38 @@ def binding(
     _show_study(_Shown(frame, title, lines, found), save, figures, binding_report(study, figures), as_json)
 
 
+@app.command("filter", epilog="Examples:  qkprism filter   qkprism filter --preset llama3.1-8b --device cuda")
+def filter_heads(
+    preset: PresetOption = "smollm2",
+    model: StudyModelOption = None,
+    phrasing: PhrasingOption = None,
+    size: SizeOption = None,
+    seed: SeedOption = 0,
+    save: StudyFolderOption = Path("runs/filter"),
+    batch_size: BatchOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
+    import qkprism as qk
+    from qkprism.figures.filter import filter_figures
+    from qkprism.page.filter import comparison, filter_report
+    from qkprism.studies import study_filter
+    from qkprism.studies.presets import preset_named
+
+    chosen = preset_named(preset)
+    options: dict[str, Any] = {"phrasing": phrasing or chosen.phrasing, "size": size or chosen.size, "seed": seed}
+    loaded = qk.load(model or chosen.model, dtype=dtype or chosen.dtype, device=device)
+    study = study_filter(loaded, save, batch_size=batch_size, **options)
+    figures = filter_figures(study)
+    frame = study.summary()
+    found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
+    shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
+    title = f"Categories in {study.model}: {options['phrasing']}, {options['size']}"
+    _show_study(_Shown(shown, title, list(study.notes), found), save, figures, filter_report(study, figures), as_json)
+
+
 @dataclass(frozen=True)
 class _Shown:
     """What a study says in the terminal: a table with its title, some lines, and all of it as JSON."""
@@ -311,43 +343,6 @@ def _numbers(text: str | None) -> list[int] | None:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         raise QKPrismError(f"{text!r} is not a list of numbers such as 10,18,34.") from None
-
-
-@app.command("filter", epilog="Example:  qkprism filter --save runs/filter")
-def filter_heads(
-    model: ModelOption = "smollm2",
-    phrasing: Annotated[str, typer.Option(help="cloze, question or chat.")] = "cloze",
-    size: Annotated[str, typer.Option(help="quick (about 2,000 prompts) or paper.")] = "quick",
-    seed: Annotated[int, typer.Option(help="Of prompts, held-out words and controls.")] = 0,
-    save: Annotated[Path, typer.Option(help="The folder of the study; what is in it is not computed again.")] = Path(
-        "runs/filter"
-    ),
-    batch_size: Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)] = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
-    import qkprism as qk
-    from qkprism.figures.filter import filter_figures
-    from qkprism.figures.saving import save_figures
-    from qkprism.page.filter import comparison, filter_report
-    from qkprism.runs import write_text
-    from qkprism.studies import study_filter
-
-    loaded = qk.load(model, dtype=dtype, device=device)
-    study = study_filter(loaded, save, phrasing=phrasing, size=size, seed=seed, batch_size=batch_size)
-    figures = filter_figures(study)
-    written = save_figures(figures, save / "figures")
-    report = write_text(save / "report.html", filter_report(study, figures))
-    frame = study.summary()
-    if as_json:
-        _print_json({"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes})
-        return
-    _print_table(frame, list(frame.columns), f"Categories in {study.model}: {phrasing}, {size}")
-    for line in (*study.notes, written):
-        typer.echo(line)
-    typer.echo(f"Study:  {save.resolve()}\nReport: {report.resolve()}")
 
 
 class Protocols(StrEnum):

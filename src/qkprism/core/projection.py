@@ -72,6 +72,13 @@ class Projections:
         key, query = self._vectors(str(feature.head))
         return feature.key_coordinates(key), feature.query_coordinates(query)
 
+    def scaled_coordinates(
+        self, features: Features, contrast: str, head: HeadLike
+    ) -> tuple[Float64[Tensor, "key rank"], Float64[Tensor, "example rank"]]:
+        """Keys and queries in the subspace, each centred and scaled to one size: a match lies in one place."""
+        key, query = self.coordinates(features, contrast, head)
+        return _scaled(key), _scaled(query)
+
     def _vectors(self, head: str) -> tuple[Tensor, Tensor]:
         if head not in self.key:
             raise QKPrismError(f"There are no vectors of {head}. There are: {', '.join(self.heads)}.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qkprism.heads import Head
-    from qkprism.studies.filter import Scope
+    from qkprism.studies.categories import Scope
 
 _PANEL, _BETWEEN, _LEFT = 270, 84, 64  # pixels
 _MOST = 600  # keys a panel
@@ -78,7 +78,7 @@ def keys_figure(scope: Scope, heads: Sequence[Head], *, width: int = WIDTH) -> g
 
 def _with_queries(scope: Scope, head: Head) -> list[Panel]:
     key, query, shares = scope.test.joint_components(scope.compared, scope.categories, head)
-    ours = [_scaled(own) for own in scope.test.coordinates(scope.compared, "pooled", head)]
+    ours = scope.test.scaled_coordinates(scope.compared, "pooled", head)
     return [
         Panel(f"{head}: {scope.span}", key, query, shares),
         Panel(f"{head}: {scope.span}", key, query, shares, first=1),
@@ -88,19 +88,13 @@ def _with_queries(scope: Scope, head: Head) -> list[Panel]:
 
 def _keys_alone(scope: Scope, head: Head) -> list[Panel]:
     span = scope.test.key_components(scope.compared, scope.categories, head)
-    pooled = _scaled(scope.test.coordinates(scope.compared, "pooled", head)[0])
+    pooled = scope.test.scaled_coordinates(scope.compared, "pooled", head)[0]
     whole = scope.test.components(scope.compared, "pooled", head)["whole_key"]
     return [
         Panel(f"{head}: {scope.span}", span[0], None, span[1]),
         Panel(f"{head}: pooled", pooled, None),
         Panel(f"{head}: whole key", whole[0], None, whole[1]),
     ]
-
-
-def _scaled(points: Tensor) -> Tensor:
-    """The first two coordinates, centred, in units of their common spread."""
-    centred = points[:, :2] - points[:, :2].mean(0)
-    return centred / centred.square().mean().sqrt()
 
 
 def _figure(

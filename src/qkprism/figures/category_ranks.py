@@ -14,7 +14,7 @@ from qkprism.figures.words import count, facts, name_panel
 if TYPE_CHECKING:
     from qkprism.core.features import Feature
     from qkprism.heads import Head
-    from qkprism.studies.filter import Scope
+    from qkprism.studies.categories import Scope
 
 RULES = {  # attribute, title, symbol, colour
     "rank_energy": ("99% energy (the paper's)", "circle", "#D55E00"),

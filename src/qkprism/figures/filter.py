@@ -13,7 +13,8 @@ from qkprism.figures.words import facts
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from qkprism.studies.filter import FilterStudy, Scope
+    from qkprism.studies.categories import Scope
+    from qkprism.studies.filter import FilterStudy
 
 BOTH = ("five", "all")
 

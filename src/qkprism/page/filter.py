@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from qkprism.heads import Head
-    from qkprism.studies.filter import FilterStudy, Scope
+    from qkprism.studies.categories import Scope
+    from qkprism.studies.filter import FilterStudy
 
 _COLUMNS = {
     "head": "head",
@@ -48,7 +49,7 @@ def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
         "<h2>Which heads look at the items asked for</h2>",
         f"<p>Ratio: of the attention on items, the share that goes to those asked for; equal attention gives "
         f"{study.scores.chance:.2f}. The three highest are taken of the heads that give items at least "
-        f"{FLOOR:.0%} of their attention: a ratio of next to nothing says little.</p>",
+        f"{FLOOR:.0%} of their attention: a ratio of next to nothing says little{escape(_passed_over(study))}.</p>",
         drawn["heads"],
         "<h2>What was found</h2>",
         table(study.summary().to_dict("records"), _COLUMNS),  # type: ignore[arg-type]
@@ -59,7 +60,9 @@ def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
         "was not asked for when their keys exchange the subspace.</p>",
         "<h2>The paper and this run</h2>",
         table(
-            comparison(study), {"what": "", "paper": "paper (Llama 3.1 8B, Qwen3 4B)", "here": "this run"}, words=True
+            comparison(study),
+            {"what": "", "paper": "paper (Llama 3.1 8B, Qwen3 4B)", "agrees": "", "here": "this run"},
+            words=True,
         ),
         "<h2>How many dimensions, and how sure</h2>",
         f"<p>{escape(WHY_RANK_ONE)}</p>",
@@ -93,6 +96,16 @@ def _opening(study: FilterStudy) -> list[str]:
     ]
 
 
+def _passed_over(study: FilterStudy) -> str:
+    """The heads of higher ratios that hardly look at items."""
+    frame = study.scores.to_frame()
+    frame["items"] = frame["attention_positive"] + frame["attention_negative"]
+    least = min(study.ratio(head) for head in study.heads)
+    over = frame[(frame["ratio"] > least) & (frame["items"] < FLOOR)].to_dict("records")
+    named = ", ".join(f"{row['head']} ({row['ratio']:.2f}, items {row['items']:.1%})" for row in over)
+    return f" (passed over: {named})" if named else ""
+
+
 def _effects(scope: Scope, drawn: str) -> str:
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in scope.effects.verdict())
     return f"{drawn}<ul>{sentences}</ul>"
@@ -101,21 +114,39 @@ def _effects(scope: Scope, drawn: str) -> str:
 def comparison(study: FilterStudy) -> list[dict[str, str]]:
     """The paper's findings beside this run's, where they agree and where not."""
     five, every, heads = study.scopes["five"], study.scopes["all"], study.heads
+    single = [five.uncentred[name, head].rank_energy for name in five.categories for head in heads]
+    apart = all(five.score("accuracy", h, five.span) > five.score("accuracy", h, five.span, "gaussian") for h in heads)
+    aligned = min(five.alignment(five.span, head) for head in heads) > 2 / len(five.categories)
+    won = all(
+        row["beaten"] for row in five.effects.beats() if (row["feature"], row["control"]) == (five.span, "gaussian")
+    )
+    share = [five.gain(head, five.span) / five.gain(head, "", "full") for head in heads]
     rows = [
-        ("filter heads", "the three highest ratios", ", ".join(f"{h} ({study.ratio(h):.2f})" for h in heads)),
-        ("rank of one category", "1 for each of five", _single_ranks(five, heads)),
-        ("rank of all categories pooled", "not computed", f"{_pooled(five, heads)}; {_pooled(every, heads)}"),
+        ("filter heads", "the three highest ratios", "", ", ".join(f"{h} ({study.ratio(h):.2f})" for h in heads)),
+        ("rank of one category", "1 for each of five", _agrees(set(single) == {1}), _single_ranks(five, heads)),
+        ("rank of all categories pooled", "not computed", "new", f"{_pooled(five, heads)}; {_pooled(every, heads)}"),
         (
-            "clusters of keys by category",
-            "clear (a picture)",
-            f"{_accuracies(five, heads)}; {_accuracies(every, heads)}",
+            "clusters by category",
+            "clear (picture)",
+            _agrees(apart),
+            f"{_accuracy(five, heads)}; {_accuracy(every, heads)}",
         ),
-        ("queries align with the keys of their category", "yes (a picture)", _alignments(five, heads)),
-        ("swapping five dimensions shifts attention", "yes, not all of it", _shifts(five, heads)),
-        ("a random subspace moves much less", "yes (Gaussian)", _beaten(five)),
-        ("the same with thirteen categories", "not tested", f"{_shifts(every, heads)}; {_beaten(every)}"),
+        ("queries align with keys of their category", "yes (picture)", _agrees(aligned), _alignments(five, heads)),
+        ("swapping five dimensions shifts attention", "yes", _agrees(min(share) > 0.25), _shifts(five, heads)),
+        (
+            "it does not shift all of it",
+            "yes",
+            _agrees(max(share) < 0.9),
+            f"{_span(share, '.0%')} of what the whole key does",
+        ),
+        ("a random subspace moves much less", "yes (Gaussian)", _agrees(won), _beaten(five)),
+        ("the same with thirteen categories", "not tested", "new", f"{_shifts(every, heads)}; {_beaten(every)}"),
     ]
-    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
+    return [dict(zip(("what", "paper", "agrees", "here"), row, strict=True)) for row in rows]
+
+
+def _agrees(same: bool) -> str:
+    return "agrees" if same else "differs"
 
 
 def _span(values: Sequence[Any], form: str = "d") -> str:
@@ -147,7 +178,7 @@ def _pooled(scope: Scope, heads: Sequence[Head]) -> str:
     )
 
 
-def _accuracies(scope: Scope, heads: Sequence[Head]) -> str:
+def _accuracy(scope: Scope, heads: Sequence[Head]) -> str:
     def span(group: str, control: str = "feature") -> str:
         return _span([scope.score("accuracy", head, group, control) for head in heads], ".2f")
 
