@@ -12,6 +12,7 @@ import torch
 import qkprism as qk
 from qkprism import QKPrismError, capture
 from qkprism.checkpoint import Checkpoint
+from qkprism.contrasts import Contrast
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -30,7 +31,9 @@ def model():
 @pytest.fixture
 def contrasts(monkeypatch):
     monkeypatch.setitem(capture.CHUNK, "cpu", 8)
-    return {"a": contrast(30, seed=1), "b": contrast(30, twins=True, seed=2)}
+    whole = contrast(30, seed=1)
+    part = Contrast("part", tuple(whole[number] for number in (3, 17)))
+    return {"a": whole, "b": contrast(30, twins=True, seed=2), "part": part}
 
 
 def assert_identical(first, second):

@@ -219,6 +219,22 @@ def test_conditions__contrast_metric_moves_with_the_basis_and_raw_does_not():
             assert moved < 1e-6 if method == "contrast" else moved > 0.1
 
 
+def test_conditions__groups_are_moved_in_their_joint_span(features):
+    every, some = (
+        layer_conditions(features, 0, METHODS, draws=2, groups=groups)[Head(0, 0)]
+        for groups in (None, {"both": ["z2", "z1"], "z1": ["z1"]})
+    )
+    for method in METHODS:
+        for ours, theirs in (("both", "z1+z2"), ("z1", "z1")):
+            at = [own.names.index(Condition("feature", n, method)) for own, n in ((some, ours), (every, theirs))]
+            p, q = some.subspace(at[0]).projector, every.subspace(at[1]).projector
+            assert torch.allclose(p, q, atol=1e-9)
+    assert {name.feature for name in some.names} == {"", "both", "z1"}
+    for wrong in ({}, {"a": []}, {"a": ["z3"]}, {"a": ["z1", "z1"]}):
+        with pytest.raises(QKPrismError, match="groups"):
+            layer_conditions(features, 0, METHODS, groups=wrong)
+
+
 def test_combined__all_of_a_few_and_only_the_whole_of_many():
     assert combined(["a", "b"]) == [("a",), ("b",), ("a", "b")]
     assert len(combined(list("abcd"))) == 15

@@ -54,6 +54,17 @@ def test_feature__bases_put_the_covariance_together(metric):
         assert torch.allclose(whole.query_coordinates(feature.query_basis.mT), torch.eye(d).double(), atol=1e-6)
 
 
+def test_features__each_contrast_can_have_its_own_centring():
+    features = decompose_vector_sets(two_factors(600)[0])
+    first, second = features.contrasts
+    both = features.with_center({first: "none"})
+    for name, expected in ((first, features.with_center("none")), (second, features)):
+        assert all(torch.equal(both[name, h].strengths, expected[name, h].strengths) for h in features.heads)
+    assert [both[name, features.heads[0]].choices.center for name in both.contrasts] == ["none", "query"]
+    with pytest.raises(QKPrismError, match="no contrast 'third'"):
+        features.with_center({"third": "none"})
+
+
 def test_feature__signs_are_deterministic():
     vectors, _, _ = planted(300, d=16, rank=3)
     first, second = feature_of(vectors), feature_of(vectors)

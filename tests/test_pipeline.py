@@ -9,12 +9,13 @@ import torch
 
 import oracle
 import qkprism as qk
-from qkprism import Contrast, Example, QKPrismError
-from qkprism.capture import Batches, Marked, sites_of, stream_moments
+from qkprism import Contrast, Example, QKPrismError, capture
+from qkprism.capture import Batches, sites_of, stream_moments
 from qkprism.contrasts import Text
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.metrics import cell_covariance, key_covariance
 from qkprism.models.encoding import encode
+from qkprism.passes import Marked
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
@@ -126,8 +127,6 @@ def test_decompose__twins_equal_brute_force(model, reading):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch):
-    from qkprism import capture
-
     plain = capture.collate
     texts = contrast()
     heads = list(qk.heads.all_heads(model.heads_per_layer))
@@ -147,8 +146,6 @@ def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch)
 
 
 def test_stream__chunks_change_nothing(model, monkeypatch):
-    from qkprism import capture
-
     texts = contrast()
     whole = qk.decompose(model, texts, progress=False)
     monkeypatch.setitem(capture.CHUNK, "cpu", 7)
@@ -458,6 +455,23 @@ def test_decompose_ways__pick_and_name_their_contrasts(model):
     for wrong, says in [({"order": "other"}, "no contrast 'other'"), ({}, "at least one contrast")]:
         with pytest.raises(QKPrismError, match=says):
             qk.decompose_ways(model, sets, {"x": qk.Way(contrasts=wrong)}, progress=False)
+
+
+def test_decompose__a_part_of_a_contrast_shares_its_pass(model, monkeypatch):
+    monkeypatch.setitem(capture.CHUNK, "cpu", 8)
+    examples = [*contrast(30), contrast(30)[3]]  # the same text twice
+    whole = Contrast("whole", tuple(examples))
+    parts = [Contrast("late", tuple(examples[20:][::-1])), Contrast("few", (examples[3], examples[5], examples[30]))]
+    alone = {c.name: qk.decompose(model, c, progress=False) for c in (whole, *parts)}
+    count = forward_passes(model, monkeypatch)
+    both = qk.decompose(model, [*parts, whole], metric="raw", progress=False)
+    assert count[0] == 31
+    for (name, head), feature in both.items():
+        assert feature.n == alone[name][name, head].n
+        assert relative_error(feature.covariance, alone[name][name, head].covariance) <= 1e-5  # other batches
+    assert both.contrasts == ("late", "few", "whole")
+    qk.decompose(model, [whole, Contrast("thrice", (examples[3],) * 3)], metric="raw", progress=False)
+    assert count[0] == 31 + 31 + 3
 
 
 def test_decompose_ways__are_those_of_separate_calls_in_one_pass(model, monkeypatch):

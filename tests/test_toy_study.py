@@ -222,7 +222,7 @@ def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, c
         return found
 
     monkeypatch.setattr("qkprism.toy.study", finished)
-    monkeypatch.setattr("qkprism.figures.theme.find_spec", lambda _: None)
+    monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)
     for more in ([], ["--json"]):
         monkeypatch.setattr("sys.argv", ["qkprism", "toy", "--quick", "--save", str(tmp_path / "run"), *more])
         with pytest.raises(SystemExit) as done:

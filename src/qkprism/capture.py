@@ -8,36 +8,26 @@ that does not fit in memory is halved and run again: nothing was added for it ye
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate as running_sum
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from qkprism.core.moments import (
-    MAX_CELLS,
-    Moments,
-    Plan,
-    Reading,
-    accumulate,
-    assign_folds,
-    group_numbers,
-    make_plan,
-    reduce_keys,
-)
+from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedExample, bucket, collate, pad_id
 from qkprism.models.model import Frame, Model
+from qkprism.passes import Marked, cell_of
 
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
 CHUNK = {"cpu": 128, "cuda": 512}
 
 Progress = Callable[[int], None]
-Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 
 
 @dataclass
@@ -95,40 +85,6 @@ def _out_of_memory(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """The encoded examples of one contrast, in the order they are run, with their folds and label cells."""
-
-    name: str
-    reading: Reading
-    examples: tuple[EncodedExample, ...]
-    fold: tuple[int, ...]
-    group: tuple[int, ...]
-    cells: Mapping[Cell, int]
-
-    @classmethod
-    def of(cls, name: str, encoded: Sequence[EncodedExample], reading: Reading, seed: int) -> Marked:
-        """Order examples (longest first), assign folds, and number the fullest label cells of two keys or more."""
-        named = [example.index if example.group is None else example.group for example in encoded]
-        folds, groups = assign_folds(named, seed), group_numbers(named)
-        order = sorted(range(len(encoded)), key=lambda i: (-encoded[i].length, encoded[i].index))
-        examples = tuple(encoded[i] for i in order)
-        fold, group = (tuple(numbers[i] for i in order) for numbers in (folds, groups))
-        return cls(name, reading, examples, fold, group, _cells(encoded))
-
-
-def _cells(encoded: Sequence[EncodedExample]) -> dict[Cell, int]:
-    counts = Counter(
-        _cell(key.labels) for example in encoded for text in example.texts for key in text.keys if key.labels
-    )
-    fullest = [cell for cell, count in counts.most_common(MAX_CELLS) if count > 1]
-    return {cell: i for i, cell in enumerate(fullest)}
-
-
-def _cell(labels: Mapping[str, object]) -> Cell:
-    return tuple(sorted(labels.items()))
-
-
-@dataclass(frozen=True)
 class Site:
     """The chosen heads of one layer, and the key heads they use."""
 
@@ -176,6 +132,20 @@ class _Gathered:
         """What this chunk has filled."""
         return _Gathered(self.query[:texts], self.key[:keys])
 
+    def pick(self, examples: Sequence[EncodedExample], chosen: Sequence[int]) -> _Gathered:
+        """The vectors of some of the examples that were gathered."""
+        if len(chosen) == len(examples):
+            return self
+        texts = _rows([len(e.texts) for e in examples], chosen)
+        keys = _rows([sum(len(text.keys) for text in e.texts) for e in examples], chosen)
+        return _Gathered(self.query[texts], self.key[keys])
+
+
+def _rows(sizes: Sequence[int], chosen: Sequence[int]) -> list[int]:
+    """The rows of some blocks that stand one after another."""
+    starts = [0, *running_sum(sizes)]
+    return [row for i in chosen for row in range(starts[i], starts[i + 1])]
+
 
 def stream_moments(
     batches: Batches,
@@ -188,9 +158,10 @@ def stream_moments(
     progress: Progress | None = None,
     on_chunk: Callable[[int, Mapping[str, dict[int, Moments]]], None] | None = None,
 ) -> dict[str, dict[int, Moments]]:
-    """The moments of contrasts of the same texts in every chosen layer, by name, in one pass.
+    """The moments of contrasts that share their texts, in every chosen layer, by name, in one pass.
 
-    `start` and `moments` go on where a former pass stopped.
+    The texts of the first are run; the others are made of the same, or of some of them. `start` and `moments` go on
+    where a former pass stopped.
     """
     sums = {marked.name: dict((moments or {}).get(marked.name, {})) for marked in group}
     examples = group[0].examples
@@ -199,12 +170,15 @@ def stream_moments(
     chunk_size = CHUNK.get(batches.model.device.type, CHUNK["cpu"])
     buffers: dict[int, _Gathered] = {}
     for at in range(start, len(examples), chunk_size):
-        chunk = slice(at, at + chunk_size)
-        gathered = _run_chunk(batches, sites, examples[chunk], buffers, progress)
+        chunk = examples[at : at + chunk_size]
+        gathered = _run_chunk(batches, sites, chunk, buffers, progress)
         for marked in group:
-            _add_chunk(sums[marked.name], gathered, sites, marked, chunk, seed)
+            own = marked.between(at, at + len(chunk))
+            chosen = [place - at for place in marked.place[own]]
+            picked = {layer: vectors.pick(chunk, chosen) for layer, vectors in gathered.items()}
+            _add_chunk(sums[marked.name], picked, sites, marked, own, seed)
         if on_chunk:
-            on_chunk(min(chunk.stop, len(examples)), sums)
+            on_chunk(at + len(chunk), sums)
     return sums
 
 
@@ -216,23 +190,14 @@ def _add_chunk(
     chunk: slice,
     seed: int,
 ) -> None:
-    plan, table = _plan(marked, chunk, seed)
+    plan, table = _plan(marked, chunk, seed) if chunk.start < chunk.stop else (None, None)
     for layer, vectors in gathered.items():
         if layer not in sums:
             sums[layer] = _empty(sites[layer], marked, vectors)
         elif sums[layer].product.device != _home(vectors):  # read from a checkpoint
             sums[layer] = sums[layer].to(_home(vectors))
-        _flush(sums[layer], vectors, plan, table, marked)
-
-
-def same_texts(marked: Sequence[Marked]) -> list[list[Marked]]:
-    """Contrasts grouped by their texts: those of the same tokens, queries and keys share a pass."""
-    groups: dict[tuple[object, ...], list[Marked]] = {}
-    for own in marked:
-        texts = (text for example in own.examples for text in example.texts)
-        seen = tuple((text.ids, text.query, tuple(key.position for key in text.keys)) for text in texts)
-        groups.setdefault((len(own.examples), hash(seen), seen), []).append(own)
-    return list(groups.values())
+        if plan is not None and table is not None:  # a small contrast may have no text in a chunk
+            _flush(sums[layer], vectors, plan, table, marked)
 
 
 def _empty(site: Site, marked: Marked, vectors: _Gathered) -> Moments:
@@ -282,7 +247,7 @@ def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
     for i, keys in enumerate(rows):
         for j, (which, key) in enumerate(keys):
             side[i, j], text[i, j] = 1 if key.positive else -1, which
-            cell[i, j] = marked.cells.get(_cell(key.labels), -1) if key.labels else -1
+            cell[i, j] = marked.cells.get(cell_of(key.labels), -1) if key.labels else -1
     plan = make_plan(
         side=side,
         text=text,

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkprism.capture import Marked, Site
+from qkprism.capture import Site
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.errors import QKPrismError
+from qkprism.passes import Marked
 from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 
 KIND = "checkpoint"

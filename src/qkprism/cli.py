@@ -297,6 +297,38 @@ def compare(
     _print_table(frame, list(frame.columns), f"{len(folders)} studies: mean ± standard deviation over seeds")
 
 
+@app.command("filter", epilog="Examples:  qkprism filter   qkprism filter --preset llama3.1-8b --device cuda")
+def filter_heads(
+    preset: PresetOption = "smollm2",
+    model: StudyModelOption = None,
+    phrasing: PhrasingOption = None,
+    size: SizeOption = None,
+    seed: SeedOption = 0,
+    save: StudyFolderOption = Path("runs/filter"),
+    batch_size: BatchOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
+    import qkprism as qk
+    from qkprism.figures.filter import filter_figures
+    from qkprism.page.filter import comparison, filter_report
+    from qkprism.studies import study_filter
+    from qkprism.studies.presets import preset_named
+
+    chosen = preset_named(preset)
+    options: dict[str, Any] = {"phrasing": phrasing or chosen.phrasing, "size": size or chosen.size, "seed": seed}
+    loaded = qk.load(model or chosen.model, dtype=dtype or chosen.dtype, device=device)
+    study = study_filter(loaded, save, batch_size=batch_size, **options)
+    figures = filter_figures(study)
+    frame = study.summary()
+    found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
+    shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
+    title = f"Categories in {study.model}: {options['phrasing']}, {options['size']}"
+    _show_study(_Shown(shown, title, list(study.notes), found), save, figures, filter_report(study, figures), as_json)
+
+
 @dataclass(frozen=True)
 class _Shown:
     """What a study says in the terminal: a table with its title, some lines, and all of it as JSON."""

@@ -64,7 +64,7 @@ def terms_of(
 
 def variance_shares(
     terms: Float[Tensor, "term *row token"], chosen: Bool[Tensor, "*row token"]
-) -> Float[Tensor, "term *row"]:
+) -> Float[Tensor, " term *row"]:
     """Cov(term, logit) / Var(logit) over the chosen tokens; NaN where the logits do not vary."""
     weight = chosen / chosen.sum(-1, keepdim=True).clamp(min=1)
     centred = (terms - (terms * weight).sum(-1, keepdim=True)) * chosen

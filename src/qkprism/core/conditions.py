@@ -36,6 +36,7 @@ from qkprism.heads import Head
 
 Method = Literal["contrast", "raw oblique", "raw"]
 METHODS: tuple[Method, ...] = get_args(Method)
+Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
 Control = Literal["feature", "permuted", "keys", "gaussian", "pca", "full", "none"]
 DRAWS = 10
 _ALONE = "the contrast metric needs two or more contrasts"
@@ -123,6 +124,22 @@ def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [group for size in sizes for group in combinations(names, size)]
 
 
+def groups_of(features: Features, asked: Groups | None) -> Groups:
+    """The features that are moved together, by name; each exists and no name is taken twice."""
+    if asked is None:
+        names = ["+".join(group) for group in combined(features.contrasts)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise QKPrismError(f"The contrast {sorted(twice)[0]!r} has the name of others together. Rename it.")
+        return dict(zip(names, combined(features.contrasts), strict=True))
+    for title, group in asked.items():
+        if not group or set(group) - set(features.contrasts) or len(set(group)) < len(group):
+            known = ", ".join(features.contrasts)
+            raise QKPrismError(f"groups[{title!r}] = {[*group]} does not name features, each once. There are: {known}.")
+    if not asked:
+        raise QKPrismError("groups is empty, so nothing would be edited. Leave it out for all combinations.")
+    return asked
+
+
 def layer_conditions(
     features: Features,
     number: int,
@@ -132,13 +149,16 @@ def layer_conditions(
     draws: int = DRAWS,
     seed: int = 0,
     whole: bool = True,
+    groups: Groups | None = None,
 ) -> dict[Head, Conditions]:
-    """The conditions of some heads (all that have features) of one layer; `whole` for the whole key among them."""
+    """The conditions of some heads (all that have features) of one layer; `whole` for the whole key among them.
+
+    `groups` says which features are moved together; by default those of `combined`.
+    """
     layer = features.layers[number]
-    names = ["+".join(group) for group in combined(features.contrasts)]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise QKPrismError(f"The contrast {sorted(twice)[0]!r} has the name of others together. Rename it.")
-    shuffled = {name: _permuted(own, is_centred(features.choices.center, own)) for name, own in layer.moments.items()}
+    together = groups_of(features, groups)
+    centers = {name: features[name, layer.heads[0]].choices.center for name in layer.moments}
+    shuffled = {name: _permuted(own, is_centred(centers[name], own)) for name, own in layer.moments.items()}
     within = key_covariance([*layer.moments.values()])
     kv = next(iter(layer.moments.values())).kv_index
     return {
@@ -148,6 +168,7 @@ def layer_conditions(
             within[kv[i]],
             {name: own[:, i] for name, own in shuffled.items()},
             methods,
+            together,
             draws,
             seed,
             whole,
@@ -163,6 +184,7 @@ def _head_conditions(
     within: Float64[Tensor, "d_head d_head"],
     shuffled: Mapping[str, Float64[Tensor, "shuffle d_head d_head"]],
     methods: Sequence[Method],
+    groups: Groups,
     draws: int,
     seed: int,
     whole: bool,
@@ -175,13 +197,13 @@ def _head_conditions(
     for method in methods:
         shared = factor(features[features.contrasts[0], head].metric if method == "contrast" else eye)
         own = {name: _directions(shared, features[name, head].covariance, ranks[name]) for name in ranks}
-        real, separable = _subspaces(shared, own, method)
+        real, separable = _subspaces(shared, own, method, groups)
         if not separable:
             notes.append(f"{head}: {method} has no joint projectors, so each feature is moved by its own projector.")
         found |= {Condition("feature", name, method): space for name, space in real.items()}
         for draw in range(len(next(iter(shuffled.values())))):
             dealt = {name: _directions(shared, shuffled[name][draw], ranks[name]) for name in ranks}
-            null = _subspaces(shared, dealt, method)[0]
+            null = _subspaces(shared, dealt, method, groups)[0]
             found |= {Condition("permuted", name, method, draw): space for name, space in null.items()}
         found |= _drawn(shared, within, {name: space.rank for name, space in real.items()}, method, draws, (seed, head))
     return Conditions.of(found, notes)
@@ -197,16 +219,18 @@ def _directions(shared: Factor, covariance: Float64[Tensor, "d_head d_head"], ra
     return torch.linalg.svd(shared.whiten(covariance))[2].mT[:, :rank]
 
 
-def _subspaces(shared: Factor, columns: Mapping[str, Columns], method: Method) -> tuple[dict[str, Subspace], bool]:
-    """The subspace of every combination of features, and whether they could be told apart."""
+def _subspaces(
+    shared: Factor, columns: Mapping[str, Columns], method: Method, groups: Groups
+) -> tuple[dict[str, Subspace], bool]:
+    """The subspace of every group of features, and whether they could be told apart."""
     parts = None if method == "raw" else oblique(shared, [*columns.values()])[0]
     apart = None if parts is None else dict(zip(columns, parts, strict=True))
     found = {}
-    for group in combined([*columns]):
+    for title, group in groups.items():
         if apart is not None:
-            found["+".join(group)] = Subspace.joined([apart[name] for name in group])
+            found[title] = Subspace.joined([apart[name] for name in group])
         else:
-            found["+".join(group)] = span(shared, [columns[name] for name in group])
+            found[title] = span(shared, [columns[name] for name in group])
     return found, apart is not None or method == "raw"
 
 

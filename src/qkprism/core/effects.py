@@ -157,6 +157,10 @@ class Effects:
         at = self._place(feature, method, control, target)
         return tuple(float(t[self.measures.index(measure), at, self._head(head)]) for t in (self.values, self.errors))  # type: ignore[return-value]
 
+    def rank(self, *, head: str | Head, feature: str, method: str | None = None, target: str = GIVEN) -> int:
+        """How many dimensions were edited in a head."""
+        return int(self.ranks[self._place(feature, method, "feature", target), self._head(head)])
+
     def _place(self, feature: str, method: str | None, control: str, target: str) -> int:
         shared = control in ("none", "full")
         entry = Entry(target, "" if shared else feature, "" if shared else method or self.methods[0], control)

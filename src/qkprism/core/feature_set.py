@@ -7,7 +7,7 @@ that later steps need.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
@@ -129,19 +129,28 @@ class Features(Mapping[tuple[str, Head], Feature]):
     def with_rank(self, rank: Rank | Mapping[str, Rank]) -> Features:
         """The same features cut at another rank: a number, a rule, or one of these for each contrast."""
         ranks = rank if isinstance(rank, Mapping) else dict.fromkeys(self.contrasts, rank)
-        if unknown := set(ranks) - set(self.contrasts):
-            raise QKPrismError(f"There is no contrast {sorted(unknown)[0]!r}. There are: {', '.join(self.contrasts)}.")
+        self._check_known(ranks)
         cut = {key: f.with_rank(ranks[key[0]]) if key[0] in ranks else f for key, f in self.features.items()}
         choices = self.choices if isinstance(rank, Mapping) else replace(self.choices, rank=rank)
         return replace(self, features=cut, choices=choices)
+
+    def _check_known(self, contrasts: Iterable[str]) -> None:
+        if unknown := set(contrasts) - set(self.contrasts):
+            raise QKPrismError(f"There is no contrast {sorted(unknown)[0]!r}. There are: {', '.join(self.contrasts)}.")
 
     def with_metric(self, metric: str) -> Features:
         """The same contrasts decomposed in another metric."""
         return self._again(replace(self.choices, metric=resolve_metric(metric, len(self.contrasts))))
 
-    def with_center(self, center: Center) -> Features:
-        """The same contrasts with or without centring."""
-        return self._again(replace(self.choices, center=center))
+    def with_center(self, center: Center | Mapping[str, Center]) -> Features:
+        """The same contrasts with or without centring: one choice for all, or one for each contrast."""
+        if not isinstance(center, Mapping):
+            return self._again(replace(self.choices, center=center))
+        self._check_known(center)
+        again = {chosen: self.with_center(chosen) for chosen in set(center.values())}
+        return replace(
+            self, features={key: again[center[key[0]]][key] if key[0] in center else f for key, f in self.items()}
+        )
 
     def _again(self, choices: Choices) -> Features:
         return type(self).from_moments(self.layers, choices, self.provenance)

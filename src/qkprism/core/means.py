@@ -30,7 +30,7 @@ class Means:
         """Sums of nothing."""
         return cls(0.0, 0.0, torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
 
-    def add(self, values: Float[Tensor, "example *value"], weight: Float[Tensor, " example"]) -> None:
+    def add(self, values: Float[Tensor, " example *value"], weight: Float[Tensor, " example"]) -> None:
         """Add the values of some examples."""
         values, weight = values.double().cpu(), weight.double().cpu()
         self.weight += float(weight.sum())

@@ -73,6 +73,13 @@ class Projections:
         key, query = self._vectors(str(feature.head))
         return feature.key_coordinates(key), feature.query_coordinates(query)
 
+    def scaled_coordinates(
+        self, features: Features, contrast: str, head: HeadLike
+    ) -> tuple[Float64[Tensor, "key rank"], Float64[Tensor, "example rank"]]:
+        """Keys and queries in the subspace, each centred and scaled to one size: a match lies in one place."""
+        key, query = self.coordinates(features, contrast, head)
+        return _scaled(key), _scaled(query)
+
     def _vectors(self, head: str) -> tuple[Tensor, Tensor]:
         if head not in self.key:
             raise QKPrismError(f"There are no vectors of {head}. There are: {', '.join(self.heads)}.")
@@ -82,8 +89,11 @@ class Projections:
         """How often the positive key has the largest part of its example by this feature alone, with its error."""
         feature = features[contrast, head]
         joint = features.joint(feature.head)
-        p = projector(feature) if joint.subspaces is None else joint[contrast]
-        key, query = self._vectors(str(feature.head))
+        return self.alignment_by(projector(feature) if joint.subspaces is None else joint[contrast], feature.head)
+
+    def alignment_by(self, p: Float64[Tensor, "d_head d_head"], head: HeadLike) -> tuple[float, float]:
+        """How often the positive key has the largest part q^T P k of its example, with its error."""
+        key, query = self._vectors(str(head))
         parts = torch.einsum("kd,de,ke->k", query[self.example], p, key)
         best = [
             torch.full((self.n,), -torch.inf).double().scatter_reduce(0, self.example[s], parts[s], "amax")
@@ -119,6 +129,24 @@ class Projections:
         key, query = self.coordinates(features, contrast, head)
         whole_key, whole_query = self._vectors(str(features[contrast, head].head))
         return {"key": key, "query": query, "whole_key": whole_key, "whole_query": whole_query}
+
+    def joint_components(
+        self, features: Features, contrasts: Sequence[str], head: HeadLike, count: int = 3
+    ) -> tuple[Float64[Tensor, "key component"], Float64[Tensor, "example component"], Sequence[float]]:
+        """Principal components of keys and queries together, by their coordinates in some features side by side."""
+        key, query = self._side_by_side(features, contrasts, head)
+        points, shares = principal_components(torch.cat([key, query]), count)
+        return points[: len(key)], points[len(key) :], shares
+
+    def key_components(
+        self, features: Features, contrasts: Sequence[str], head: HeadLike, count: int = 3
+    ) -> tuple[Float64[Tensor, "key component"], Sequence[float]]:
+        """Principal components of keys alone, by their coordinates in some features side by side."""
+        return principal_components(self._side_by_side(features, contrasts, head)[0], count)
+
+    def _side_by_side(self, features: Features, contrasts: Sequence[str], head: HeadLike) -> tuple[Tensor, ...]:
+        found = [self.coordinates(features, name, head) for name in contrasts]
+        return tuple(torch.cat(side, 1) for side in zip(*found, strict=True))
 
     def to_frame(self, features: Features) -> pd.DataFrame:
         """A row a feature: its alignment."""

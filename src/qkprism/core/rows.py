@@ -131,7 +131,7 @@ def after_key_edit(
     return Row(new[0], new[1], *same)
 
 
-def measure(before: Row, after: Row) -> Float[Tensor, "measure *row"]:
+def measure(before: Row, after: Row) -> Float[Tensor, " measure *row"]:
     """Every measure of `MEASURES`.
 
     shift         target / (target + original)

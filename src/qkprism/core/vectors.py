@@ -38,8 +38,8 @@ class Vectors:
     twin_query: Float[Tensor, "example d_head"] | None = None
     weight: Float[Tensor, " example"] | None = None
     group: Sequence[str | int] | None = None
-    positive_label: Int[Tensor, "example *positive_key"] | None = None
-    negative_label: Int[Tensor, "example *negative_key"] | None = None
+    positive_label: Int[Tensor, " example *positive_key"] | None = None
+    negative_label: Int[Tensor, " example *negative_key"] | None = None
 
     def moments(self, reading: Reading | None = None, seed: int = 0) -> Moments:
         """Their sums, with one head."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from qkprism.heads import Head
-    from qkprism.studies.binding import BindingStudy
+    from qkprism.studies.binding_study import BindingStudy
 
 SHOWN = 4  # spectra drawn in full
 CONTRASTS, REFLEXIVE, LABELS = ("order", "lexical"), "reflexive", {"lexical": "entity"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from qkprism.studies.binding import BindingStudy
+    from qkprism.studies.binding_study import BindingStudy
 
 CONTRASTS = ("order", "lexical")
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from qkprism.capture import Batches, Marked, Site, same_texts, sites_of, stream_moments
+from qkprism.capture import Batches, Site, sites_of, stream_moments
 from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast
 from qkprism.core.decomposition import few_examples, resolve_metric
@@ -21,6 +21,7 @@ from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
 from qkprism.models.encoding import TokenChoice
 from qkprism.models.model import Frame, Model
+from qkprism.passes import Marked, same_texts
 from qkprism.pipeline.inputs import Contrasts, Heads, bar, encode_for, heads_of, named_contrasts, provenance_of
 
 

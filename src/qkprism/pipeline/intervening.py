@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkprism.capture import Batches, Site, sites_of
 from qkprism.contrasts import Contrast, Example
-from qkprism.core.conditions import DRAWS, Conditions, Method, layer_conditions, methods_of
+from qkprism.core.conditions import DRAWS, Conditions, Groups, Method, layer_conditions, methods_of
 from qkprism.core.edits import Edit, Kind
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.effects import Effects
@@ -45,6 +45,7 @@ def intervene(
     rows: Literal["query", "all"] = "query",
     methods: Sequence[str] | None = None,
     draws: int = DRAWS,
+    groups: Groups | None = None,
     labels: Mapping[str, str] | None = None,
     batch_size: int | None = None,
     seed: int = 0,
@@ -56,8 +57,9 @@ def intervene(
 
     With `outcome="logits"` the edited model is run and the effect is that on its prediction: the heads are edited
     `together` or one by one, in the rows of the marked queries or in `all`. An answer is the token of the key, or
-    the key's label `answer`. `labels` says which key label a contrast is about where the names differ; targets that
-    differ in that label alone are then reported too.
+    the key's label `answer`. `groups` names the features that are moved together, `{"both": ["order", "lexical"]}`;
+    by default each is moved alone and all of them together, and up to four in every combination. `labels` says which
+    key label a contrast is about where the names differ; targets that differ in that label alone are then reported too.
     """
     if outcome not in ("attention", "logits"):
         raise QKPrismError(f"outcome={outcome!r} is not known. Use 'attention' or 'logits'.")
@@ -71,8 +73,17 @@ def intervene(
     aims = all_aims(encoded, features, labels, seed)
     sites = sites_of(model, chosen)
     directed = edit.kind == "steer" and edit.vector is None  # the whole key has no direction of its own
-    conditions = conditions_of(features, sites, methods_of(features, methods), draws, seed, whole=not directed)
-    options = {"outcome": outcome, "together": together, "rows": rows, "draws": draws, "labels": labels, "seed": seed}
+    chosen_methods = methods_of(features, methods)
+    conditions = conditions_of(features, sites, chosen_methods, draws, seed, whole=not directed, groups=groups)
+    options = {
+        "outcome": outcome,
+        "together": together,
+        "rows": rows,
+        "draws": draws,
+        "labels": labels,
+        "seed": seed,
+        "groups": groups,
+    }
     provenance = _provenance(model, examples, features, edit, options | {"heads": list(map(str, chosen))})
     if outcome == "logits":
         return outcome_effects(
@@ -97,11 +108,14 @@ def conditions_of(
     seed: int,
     *,
     whole: bool = True,
+    groups: Groups | None = None,
 ) -> dict[Head, Conditions]:
     """The conditions of every chosen head, in one order for all of them."""
     found: dict[Head, Conditions] = {}
     for number, site in sites.items():
-        own = layer_conditions(features, number, methods, heads=site.heads, draws=draws, seed=seed, whole=whole)
+        own = layer_conditions(
+            features, number, methods, heads=site.heads, draws=draws, seed=seed, whole=whole, groups=groups
+        )
         found |= {head: own[head] for head in site.heads}
     return found
 

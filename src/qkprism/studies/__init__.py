@@ -1,7 +1,18 @@
 """The paper's studies as one call each: what is computed is kept, and the page is made from what is kept."""
 
-from qkprism.studies.binding import BindingStudy, study_binding
+from qkprism.studies.binding import study_binding
+from qkprism.studies.binding_study import BindingStudy
 from qkprism.studies.comparing import Comparison, compare
+from qkprism.studies.filter import FilterStudy, study_filter
 from qkprism.studies.presets import PRESETS, Preset
 
-__all__ = ["PRESETS", "BindingStudy", "Comparison", "Preset", "compare", "study_binding"]
+__all__ = [
+    "PRESETS",
+    "BindingStudy",
+    "Comparison",
+    "FilterStudy",
+    "Preset",
+    "compare",
+    "study_binding",
+    "study_filter",
+]

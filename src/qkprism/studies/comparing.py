@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qkprism.errors import QKPrismError
-from qkprism.studies.binding import CONTRASTS, THRESHOLD, BindingStudy
+from qkprism.studies.binding import THRESHOLD
+from qkprism.studies.binding_study import CONTRASTS, BindingStudy
 
 if TYPE_CHECKING:
     import pandas as pd

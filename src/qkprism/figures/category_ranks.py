@@ -1,0 +1,101 @@
+"""The ranks of categories by every rule: one category or all pooled, with the query centred or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.figures.theme import MUTED, WIDTH, axis, finish, plain
+from qkprism.figures.words import count, facts, name_panel
+
+if TYPE_CHECKING:
+    from qkprism.core.features import Feature
+    from qkprism.heads import Head
+    from qkprism.studies.categories import Scope
+
+RULES = {  # attribute, title, symbol, colour
+    "rank_energy": ("99% energy (the paper's)", "circle", "#D55E00"),
+    "rank_balanced": ("99% energy, balanced", "diamond", "#E69F00"),
+    "rank_heldout": ("held out", "square", "#0072B2"),
+}
+CASES = ("one category", "one category,<br>centred", "pooled", "pooled,<br>centred")
+_LEFT, _PANEL = 64, 240  # pixels
+
+
+def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = WIDTH) -> go.Figure:
+    """Dots are ranks, lines from the lowest to the highest of all categories; a panel a head."""
+    fig = make_subplots(rows=1, cols=len(heads), shared_yaxes=True, horizontal_spacing=0.03)
+    for panel, head in enumerate(heads, 1):
+        for step, rule in enumerate(RULES):
+            _draw(fig, panel, [_ranks(own, rule) for own in cases_of(scope, head)], rule, step)
+        name_panel(fig, panel, str(head))
+        fig.layout[axis("xaxis", panel)].update(
+            tickvals=[0, 1, 2, 3], ticktext=list(CASES), range=[-0.5, 3.5], tickfont={"size": 11}
+        )
+    fig.update_layout(
+        yaxis={"title": {"text": "rank"}, "range": [-0.04 * _highest(scope, heads), 1.08 * _highest(scope, heads)]}
+    )
+    fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1 + 24 / _PANEL, "yanchor": "bottom"})
+    categories = len(scope.categories)
+    return finish(
+        fig,
+        title=f"One category has rank 1 by construction; {categories} pooled have what the head matches",
+        subtitle=facts(scope.features.provenance, f"{categories} categories", count(len(heads), "head")),
+        caption="With one fixed category the query is nearly one vector q, so dC = q (mean positive − mean negative)ᵀ "
+        "has rank 1 whatever the head does; centred, next to nothing is left, of which the energy rule counts many "
+        f"directions and the held-out test few or none. Pooled, queries differ: {categories} mean queries span at most "
+        f"{categories - 1} centred directions; what holds beyond that is how queries differ within a category. Lines: "
+        f"from the lowest to the highest rank of the {categories} categories, the mark at their median. A mark is "
+        "missing where a rule does not apply (too few examples for the balanced metric).",
+        width=width,
+        plot_height=_PANEL,
+        left=_LEFT,
+        above=60,
+        below=64,
+    )
+
+
+def _highest(scope: Scope, heads: Sequence[Head]) -> int:
+    cases = [own for head in heads for own in cases_of(scope, head)]
+    return max([1, *(rank for own in cases for rule in RULES for rank in _ranks(own, rule))])
+
+
+def cases_of(scope: Scope, head: Head) -> list[list[Feature]]:
+    """The features of every case, in the order of `CASES`."""
+    single = [[own[name, head] for name in scope.categories] for own in (scope.uncentred, scope.features)]
+    return [*single, [scope.uncentred["pooled", head]], [scope.features["pooled", head]]]
+
+
+def _ranks(features: Sequence[Feature], rule: str) -> list[int]:
+    return [rank for rank in (getattr(feature, rule) for feature in features) if rank is not None]
+
+
+def _draw(fig: go.Figure, panel: int, ranks: Sequence[Sequence[int]], rule: str, step: int) -> None:
+    title, symbol, color = RULES[rule]
+    shown = [(case + 0.18 * (step - 1), sorted(own)) for case, own in enumerate(ranks) if own]
+    middle = [own[len(own) // 2] for _, own in shown]
+    fig.add_scatter(
+        x=[at for at, _ in shown],
+        y=middle,
+        mode="markers",
+        name=plain(title),
+        legendgroup=rule,
+        showlegend=panel == 1,
+        marker={"symbol": symbol, "size": 10, "color": color, "line": {"color": MUTED, "width": 0.5}},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [own[-1] - m for (_, own), m in zip(shown, middle, strict=True)],
+            "arrayminus": [m - own[0] for (_, own), m in zip(shown, middle, strict=True)],
+            "color": color,
+            "thickness": 2,
+            "width": 4,
+        },
+        hovertext=[f"{title}: {own[0]}" + (f" to {own[-1]}" if own[-1] > own[0] else "") for _, own in shown],
+        hoverinfo="text",
+        xaxis=axis("x", panel),
+        yaxis=axis("y", panel),
+    )

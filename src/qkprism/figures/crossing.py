@@ -1,0 +1,70 @@
+"""From which category to which a swap moves attention: a map a head and subspace (paper, section 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from qkprism.figures.theme import DIVERGING, MISSING, WIDTH, finish, plain
+from qkprism.figures.words import known, name_panel
+
+if TYPE_CHECKING:
+    from qkprism.core.crossing import Crossing
+
+_LEFT, _RIGHT, _CELL, _LABELS = 110, 84, 26, 110  # pixels
+
+
+def crossing_figure(
+    found: Sequence[tuple[str, Crossing]], order: Sequence[str], *, subtitle: str = "", width: int = WIDTH
+) -> go.Figure:
+    """Maps side by side: rows the category asked for, columns that of the target, colours the gain of the shift."""
+    side = (width - _LEFT - _RIGHT - 24 * (len(found) - 1)) // len(found)
+    height = max(180, min(side, _CELL * len(order)))
+    fig = make_subplots(rows=1, cols=len(found), shared_yaxes=True, horizontal_spacing=24 / (width - _LEFT - _RIGHT))
+    for panel, (name, own) in enumerate(found, 1):
+        _draw(fig, panel, own, order)
+        name_panel(fig, panel, f"{own.head}: {name}")
+    fig.update_xaxes(tickangle=-60, tickfont={"size": 11}, showgrid=False)
+    fig.update_yaxes(autorange="reversed", tickfont={"size": 11}, showgrid=False)
+    bar = {"title": {"text": "gain", "side": "top"}, "thickness": 12, "x": 1.01, "xanchor": "left"}
+    fig.update_layout(
+        coloraxis={"colorscale": [*DIVERGING], "cmid": 0, "cmin": -1, "cmax": 1, "colorbar": bar},
+        yaxis={"title": {"text": "asked for"}},
+    )
+    return _finished(fig, subtitle, width, height).update_layout(plot_bgcolor=MISSING)
+
+
+def _finished(fig: go.Figure, subtitle: str, width: int, height: int) -> go.Figure:
+    return finish(
+        fig,
+        title="From one category to another: what a swap moves",
+        subtitle=subtitle,
+        caption="Gain: how much more of the attention on two items, one of the category asked for (rows) and one of "
+        "another (columns), is on the other after the two keys exchanged the subspace; mean over all such pairs of "
+        "held-out items. Blue moves attention to the target. Grey: no such pair; categories that share items are never "
+        "in one list.",
+        width=width,
+        plot_height=height,
+        left=_LEFT,
+        right=_RIGHT,
+        above=24,
+        below=_LABELS,
+    )
+
+
+def _draw(fig: go.Figure, panel: int, own: Crossing, order: Sequence[str]) -> None:
+    places = [own.labels.index(name) for name in order]
+    gain = own.gain[places][:, places].tolist()
+    names = [plain(name) for name in order]
+    fig.add_heatmap(
+        z=[[known(value) for value in row] for row in gain],
+        x=names,
+        y=names,
+        coloraxis="coloraxis",
+        hovertemplate="asked for %{y}, target %{x}: %{z:+.2f}<extra></extra>",
+        row=1,
+        col=panel,
+    )

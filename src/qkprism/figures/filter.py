@@ -1,0 +1,42 @@
+"""All figures of a categories study by name, from its results alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qkprism.figures.categories import keys_and_queries_figure, keys_figure
+from qkprism.figures.category_ranks import category_ranks_figure
+from qkprism.figures.crossing import crossing_figure
+from qkprism.figures.separation import separation_figure
+from qkprism.figures.words import facts
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from qkprism.studies.categories import Scope
+    from qkprism.studies.filter import FilterStudy
+
+BOTH = ("five", "all")
+
+
+def filter_figures(study: FilterStudy) -> dict[str, go.Figure]:
+    """Every figure of a study: the counterparts of the paper's, and the proofs beside them."""
+    heads, five, every = study.heads, study.scopes["five"], study.scopes["all"]
+    names = [str(head) for head in heads]
+    found = {
+        "heads": study.scores.plot("ratio"),
+        "ranks": category_ranks_figure(every, heads),
+        "spectrum": every.features["pooled", heads[0]].plot(),
+        "keys_and_queries": keys_and_queries_figure(five, heads),
+        "keys": keys_figure(every, heads),
+    }
+    found |= {f"separation_{name}": separation_figure(study.scopes[name].separation, names) for name in BOTH}
+    found |= {f"effects_{name}": study.scopes[name].effects.plot() for name in BOTH}
+    return found | {f"crossing_{name}": _crossing(study, study.scopes[name]) for name in BOTH}
+
+
+def _crossing(study: FilterStudy, scope: Scope) -> go.Figure:
+    """The best head in both subspaces."""
+    best = max(study.heads, key=lambda head: scope.gain(head, "pooled"))
+    maps = [(group, scope.crossing(group, best)) for group in scope.groups]
+    return crossing_figure(maps, scope.categories, subtitle=facts(scope.test.provenance, f"{scope.test.n} lists"))

@@ -1,0 +1,212 @@
+"""The page of a categories study: what was asked, what was found, and where it differs from the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from qkprism.page.layout import figure, notes, page, table
+from qkprism.studies.filter import FLOOR
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from qkprism.heads import Head
+    from qkprism.studies.categories import Scope
+    from qkprism.studies.filter import FilterStudy
+
+_COLUMNS = {
+    "head": "head",
+    "categories": "categories",
+    "ratio": "ratio",
+    "pooled_heldout": "pooled: held-out rank",
+    "pooled_rank": "pooled: dimensions taken",
+    "span_rank": "span: dimensions",
+    "pooled_accuracy": "pooled: accuracy",
+    "span_accuracy": "span: accuracy",
+    "whole_accuracy": "whole key: accuracy",
+    "pooled_silhouette": "pooled: silhouette",
+    "span_silhouette": "span: silhouette",
+    "pooled_shift": "pooled: shift",
+    "span_shift": "span: shift",
+    "whole_shift": "whole key: shift",
+}
+WHY_RANK_ONE = (
+    "With one fixed category the query is (nearly) a constant vector q, so dC = q (mean positive − mean negative)ᵀ has "
+    "rank 1 whatever the head does; centred, nothing is left. The pooled contrast asks for every category, so its "
+    "query varies, and its rank is about the head. So the direction of a single category is the difference of two mean "
+    "keys, the same in all heads that share their keys: it shows what keys hold, not what the head asks for."
+)
+
+
+def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
+    """The page of a study, as HTML that needs no network."""
+    drawn = {name: figure(fig) for name, fig in figures.items()}
+    parts = [
+        *_opening(study),
+        *notes(study.notes),
+        "<h2>Which heads look at the items asked for</h2>",
+        f"<p>Ratio: of the attention on items, the share that goes to those asked for; equal attention gives "
+        f"{study.scores.chance:.2f}. The three highest are taken of the heads that give items at least "
+        f"{FLOOR:.0%} of their attention: a ratio of next to nothing says little{escape(_passed_over(study))}.</p>",
+        drawn["heads"],
+        "<h2>What was found</h2>",
+        table(study.summary().to_dict("records"), _COLUMNS),  # type: ignore[arg-type]
+        "<p class=note>Pooled: the feature of all categories together, centred (ours), cut at one dimension less than "
+        "there are categories: as many as their mean queries can span. Span: of the leading directions "
+        "of single categories, not centred (the paper's). Accuracy: of the nearest centroid, on items that neither "
+        "features nor centroids were made from. Shift: how much of the attention on two items moves to the one that "
+        "was not asked for when their keys exchange the subspace.</p>",
+        "<h2>The paper and this run</h2>",
+        table(
+            comparison(study),
+            {"what": "", "paper": "paper (Llama 3.1 8B, Qwen3 4B)", "agrees": "", "here": "this run"},
+            words=True,
+        ),
+        "<h2>How many dimensions, and how sure</h2>",
+        f"<p>{escape(WHY_RANK_ONE)}</p>",
+        *(drawn[name] for name in ("ranks", "spectrum")),
+        "<h2>What the subspaces hold</h2>",
+        *(drawn[name] for name in ("keys_and_queries", "keys")),
+        "<h2>Which category is it?</h2>",
+        *(drawn[name] for name in ("separation_five", "separation_all")),
+        "<h2>Editing keys: does the attention follow?</h2>",
+        "<p>In each list one item of the category asked for and one of another exchange their coordinates in a "
+        "subspace. First the paper's five categories, then all thirteen.</p>",
+        *(_effects(scope, drawn[f"effects_{name}"]) for name, scope in study.scopes.items()),
+        "<h2>From which category to which</h2>",
+        *(drawn[name] for name in ("crossing_five", "crossing_all")),
+    ]
+    return page("categories", parts)
+
+
+def _opening(study: FilterStudy) -> list[str]:
+    example = study.scopes["five"].task.test[0]
+    asked = ", ".join(example.text.text[key.start : key.end] for key in example.text.positive)
+    return [
+        "<h1>How does this model find the items of a category?</h1>",
+        f"<p>{escape(study.model)}; {escape(study.phrasing)}; size {escape(study.size)}, seed {study.seed}. A list "
+        f"such as</p><blockquote>{escape(example.text.text)}</blockquote><p>asks for <b>{escape(asked)}</b>. Filter "
+        "heads look from the last token at the items of the category asked for. This page shows which heads do it, in "
+        "which subspace of their query-key space the category lies, how well it tells categories apart beside "
+        "subspaces that know nothing of them, and proves it by editing keys. Features are found on some items and "
+        "tested on others."
+        "</p>",
+    ]
+
+
+def _passed_over(study: FilterStudy) -> str:
+    """The heads of higher ratios that hardly look at items."""
+    frame = study.scores.to_frame()
+    frame["items"] = frame["attention_positive"] + frame["attention_negative"]
+    least = min(study.ratio(head) for head in study.heads)
+    over = frame[(frame["ratio"] > least) & (frame["items"] < FLOOR)].to_dict("records")
+    named = ", ".join(f"{row['head']} ({row['ratio']:.2f}, items {row['items']:.1%})" for row in over)
+    return f" (passed over: {named})" if named else ""
+
+
+def _effects(scope: Scope, drawn: str) -> str:
+    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in scope.effects.verdict())
+    return f"{drawn}<ul>{sentences}</ul>"
+
+
+def comparison(study: FilterStudy) -> list[dict[str, str]]:
+    """The paper's findings beside this run's, where they agree and where not."""
+    five, every, heads = study.scopes["five"], study.scopes["all"], study.heads
+    single = [five.uncentred[name, head].rank_energy for name in five.categories for head in heads]
+    apart = all(five.score("accuracy", h, five.span) > five.score("accuracy", h, five.span, "gaussian") for h in heads)
+    aligned = min(five.alignment(five.span, head) for head in heads) > 2 / len(five.categories)
+    won = all(
+        row["beaten"] for row in five.effects.beats() if (row["feature"], row["control"]) == (five.span, "gaussian")
+    )
+    share = [five.gain(head, five.span) / five.gain(head, "", "full") for head in heads]
+    rows = [
+        ("filter heads", "the three highest ratios", "", ", ".join(f"{h} ({study.ratio(h):.2f})" for h in heads)),
+        ("rank of one category", "1 for each of five", _agrees(set(single) == {1}), _single_ranks(five, heads)),
+        ("rank of all categories pooled", "not computed", "new", f"{_pooled(five, heads)}; {_pooled(every, heads)}"),
+        (
+            "clusters by category",
+            "clear (picture)",
+            _agrees(apart),
+            f"{_accuracy(five, heads)}; {_accuracy(every, heads)}",
+        ),
+        ("queries align with keys of their category", "yes (picture)", _agrees(aligned), _alignments(five, heads)),
+        ("swapping five dimensions shifts attention", "yes", _agrees(min(share) > 0.25), _shifts(five, heads)),
+        (
+            "it does not shift all of it",
+            "yes",
+            _agrees(max(share) < 0.9),
+            f"{_span(share, '.0%')} of what the whole key does",
+        ),
+        ("a random subspace moves much less", "yes (Gaussian)", _agrees(won), _beaten(five)),
+        ("the same with thirteen categories", "not tested", "new", f"{_shifts(every, heads)}; {_beaten(every)}"),
+    ]
+    return [dict(zip(("what", "paper", "agrees", "here"), row, strict=True)) for row in rows]
+
+
+def _agrees(same: bool) -> str:
+    return "agrees" if same else "differs"
+
+
+def _span(values: Sequence[Any], form: str = "d") -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "not known"
+    low, high = format(min(known), form), format(max(known), form)
+    return low if low == high else f"{low} to {high}"
+
+
+def _single_ranks(scope: Scope, heads: Sequence[Head]) -> str:
+    ours, theirs = (
+        [own[name, head] for name in scope.categories for head in heads] for own in (scope.features, scope.uncentred)
+    )
+    share = min(f.salience_energy for f in theirs)
+    return (
+        f"{_span([f.rank_energy for f in theirs])} by the paper's rule, as it must be with one query (the mean query "
+        f"makes {share:.2%} of dC or more); centred "
+        f"{_span([f.rank_energy for f in ours])} by the same rule and {_span([f.rank_heldout for f in ours])} held out"
+    )
+
+
+def _pooled(scope: Scope, heads: Sequence[Head]) -> str:
+    own = [scope.features["pooled", head] for head in heads]
+    return (
+        f"{len(scope.categories)} categories: {_span([f.rank_energy for f in own])} by energy, "
+        f"{_span([f.rank_balanced for f in own])} balanced, {_span([f.rank_heldout for f in own])} held out "
+        f"(at most {len(scope.categories) - 1} between categories)"
+    )
+
+
+def _accuracy(scope: Scope, heads: Sequence[Head]) -> str:
+    def span(group: str, control: str = "feature") -> str:
+        return _span([scope.score("accuracy", head, group, control) for head in heads], ".2f")
+
+    return (
+        f"{len(scope.categories)} categories, held-out items: accuracy {span('pooled')} pooled, {span(scope.span)} in "
+        f"the span, {span(scope.span, 'pca')} by key PCA of its rank, {span(scope.span, 'gaussian')} in Gaussian "
+        f"subspaces, {span('', 'full')} by the whole key (guessing: {1 / len(scope.categories):.2f})"
+    )
+
+
+def _alignments(scope: Scope, heads: Sequence[Head]) -> str:
+    found = {group: _span([scope.alignment(group, head) for head in heads], ".2f") for group in scope.groups}
+    named = ", ".join(f"{value} ({group})" for group, value in found.items())
+    return f"an item asked for has the largest part of its list by the subspace alone in {named} of held-out lists"
+
+
+def _shifts(scope: Scope, heads: Sequence[Head]) -> str:
+    groups = {group: _span([scope.gain(head, group) for head in heads], "+.2f") for group in scope.groups}
+    named = ", ".join(f"{value} ({group})" for group, value in groups.items())
+    return f"shift {named}; whole key {_span([scope.gain(head, '', 'full') for head in heads], '+.2f')}"
+
+
+def _beaten(scope: Scope) -> str:
+    rows = scope.effects.beats()
+    titles = {"gaussian": "Gaussian", "keys": "key draws", "permuted": "permuted labels", "pca": "key PCA"}
+    told = []
+    for group in scope.groups:
+        own = {c: [row["beaten"] for row in rows if row["feature"] == group and row["control"] == c] for c in titles}
+        each = ", ".join(f"{title} in {sum(own[c])}" for c, title in titles.items())
+        told.append(f"{group} beats {each} of {len(own['gaussian'])} heads")
+    return "; ".join(told)

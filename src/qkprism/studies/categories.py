@@ -1,0 +1,95 @@
+"""One set of categories in a study: the subspaces that are compared, and what was found of them.
+
+pooled     ours: the feature of all categories together, centred
+span of n  the paper's: the span of the directions of n single categories, not centred
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from qkprism.core.crossing import Crossing, crossing
+from qkprism.core.effects import Effects
+from qkprism.core.feature_set import Features
+from qkprism.core.projection import Projections
+from qkprism.core.projectors import span_projector
+from qkprism.core.separation import SCORE
+from qkprism.heads import Head
+from qkprism.tasks import FilteringTask
+from qkprism.tasks.filtering import POOLED
+
+LABEL = "category"
+
+
+def groups_of(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The two subspaces that are compared, by the features that span them."""
+    return {POOLED: (POOLED,), f"span of {len(categories)}": tuple(categories)}
+
+
+def compared_features(features: Features) -> Features:
+    """The pooled feature, and single categories as the paper has them: not centred, rank by 99% energy.
+
+    The pooled one is cut at one direction less than there are categories: as many as their mean queries, centred, span.
+    """
+    single = [name for name in features.contrasts if name != POOLED]
+    between = min(len(single) - 1, *(feature.d_head for feature in features.values()))
+    ranks: dict[str, int | str] = {**dict.fromkeys(single, "energy"), POOLED: between}
+    return features.with_center(dict.fromkeys(single, "none")).with_rank(ranks)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What was found for one set of categories: features, what they hold and what they move.
+
+    `features` are all centred; `compared` has the pooled one as ours and single categories as the paper has them.
+    """
+
+    name: str
+    task: FilteringTask
+    features: Features
+    compared: Features
+    train: Projections
+    test: Projections
+    separation: Effects
+    effects: Effects
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        return tuple(category.name for category in self.task.categories)
+
+    @property
+    def span(self) -> str:
+        """The name of the paper's subspace."""
+        return next(name for name in groups_of(self.categories) if name != POOLED)
+
+    @cached_property
+    def uncentred(self) -> Features:
+        """The same contrasts without centring."""
+        return self.features.with_center("none")
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Ours and the paper's subspace by name: the features that span it."""
+        return groups_of(self.categories)
+
+    def alignment(self, group: str, head: Head) -> float:
+        """How often an item asked for has the largest part of its list by this subspace alone."""
+        own = [self.compared[name, head] for name in self.groups[group]]
+        return self.test.alignment_by(span_projector(own), head)[0]
+
+    def crossing(self, group: str, head: Head) -> Crossing:
+        """What a swap in this subspace moves, from each category to each other."""
+        own = [self.compared[name, head] for name in self.groups[group]]
+        scaling = self.features.layers[head.layer].scaling
+        return crossing(self.test, span_projector(own), scaling, head, LABEL)
+
+    def gain(self, head: Head, group: str, control: str = "feature") -> float:
+        """How much of the attention on the two keys a swap moves to the target."""
+        moved = self.effects.value("shift", head=head, feature=group, control=control)[0]
+        return moved - self.effects.value("shift", head=head, control="none")[0]
+
+    def score(self, measure: str, head: Head, group: str = "", control: str = "feature") -> float:
+        """Accuracy or silhouette of held-out keys."""
+        return self.separation.value(SCORE, head=head, feature=group, control=control, target=measure)[0]

@@ -1,0 +1,190 @@
+"""Find the fruits: the categories study (paper, section 5.1) on any causal language model.
+
+    search -> heads -> features of single categories and of all pooled (one pass) -> separation | intervene | project
+
+Two sets of categories: the paper's five, and all thirteen. The paper's subspace is the span of the directions of single
+categories, not centred; ours is the pooled feature, centred. Features are made of some items and tested on others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qkprism.core.effects import Effects
+from qkprism.core.feature_set import Features
+from qkprism.core.projection import Projections
+from qkprism.core.scores import HeadScores
+from qkprism.core.separation import ACCURACY, SILHOUETTE, separation
+from qkprism.heads import Head
+from qkprism.models.model import Model
+from qkprism.pipeline import decompose, find_heads, intervene, project
+from qkprism.studies.categories import LABEL, Scope, compared_features, groups_of
+from qkprism.studies.jobs import job_of, size_of
+from qkprism.studies.parts import Parts
+from qkprism.tasks import FilteringTask, filtering
+from qkprism.tasks.categories import CATEGORIES
+from qkprism.tasks.filtering import POOLED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KIND = "filter"
+FLOOR = 0.1  # of the attention that goes to items at all: below it a ratio is of next to nothing
+N_HEADS = 3  # the paper's
+SETS = {"five": ("fruits", "animals", "vehicles", "drinks", "countries"), "all": tuple(CATEGORIES)}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many prompts each part of a study runs; `train` is of each category in a set of categories."""
+
+    search: int
+    train: dict[str, int]
+    test: int
+    pictured: int
+    draws: int
+
+
+SIZES = {
+    "quick": Size(256, {"five": 64, "all": 64}, 128, 104, 10),
+    "paper": Size(2000, {"five": 400, "all": 154}, 1000, 104, 10),
+}
+
+
+@dataclass(frozen=True)
+class FilterStudy:
+    """What was found: heads, and for both sets of categories features and their proofs."""
+
+    model: str
+    phrasing: str
+    size: str
+    seed: int
+    scores: HeadScores
+    scopes: dict[str, Scope]
+    notes: tuple[str, ...]
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """The chosen heads, highest ratio first."""
+        chosen = next(iter(self.scopes.values())).features.heads
+        return tuple(head for head in self.scores.heads if head in chosen)
+
+    def summary(self) -> pd.DataFrame:
+        """A row a set of categories and head: ranks, accuracies on held-out items, and what swaps move."""
+        import pandas as pd
+
+        return pd.DataFrame([self._row(scope, head) for scope in self.scopes.values() for head in self.heads])
+
+    def _row(self, scope: Scope, head: Head) -> dict[str, Any]:
+        heldout = scope.features[POOLED, head].rank_heldout
+        row = {"categories": len(scope.categories), "head": str(head), "ratio": self.ratio(head)}
+        row |= {"pooled_heldout": heldout, "pooled_rank": scope.effects.rank(head=head, feature=POOLED)}
+        row["span_rank"] = scope.effects.rank(head=head, feature=scope.span)
+        for title, group in (("pooled", POOLED), ("span", scope.span)):
+            row[f"{title}_accuracy"] = scope.score(ACCURACY, head, group)
+            row[f"{title}_silhouette"] = scope.score(SILHOUETTE, head, group)
+            row[f"{title}_shift"] = scope.gain(head, group)
+        row["whole_accuracy"] = scope.score(ACCURACY, head, control="full")
+        return row | {"whole_shift": scope.gain(head, "", "full")}
+
+    def ratio(self, head: Head) -> float:
+        """The share of the attention on items that goes to those asked for."""
+        return float(self.scores.values["ratio"][self.scores.heads.index(head)])
+
+
+def study_filter(
+    model: Model,
+    folder: str | os.PathLike[str],
+    *,
+    phrasing: str = "cloze",
+    size: str = "quick",
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> FilterStudy:
+    """Run the study, or what is missing of it in the folder."""
+    numbers = size_of(SIZES, size)
+    tasks = {
+        name: filtering(
+            categories, seed, phrasing, model.tokenizer,
+            n_train=numbers.train[name], n_search=numbers.search, n_test=numbers.test,
+        )
+        for name, categories in SETS.items()
+    }  # fmt: skip
+    prompts = {f"{name}-{part}": c for name, task in tasks.items() for part, c in _prompts(task).items()}
+    parts = Parts.open(folder, KIND, job_of(model, numbers, prompts, phrasing=phrasing, seed=seed))
+    common: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
+    every = tasks["all"]
+    scores = parts.get(
+        "heads", lambda: find_heads(model, every.search, by="ratio", chat=every.chat, **common), HeadScores.load
+    )
+    heads, notes = choose_heads(scores)
+    scopes = {name: _scope(parts, model, name, task, heads, numbers, seed, common) for name, task in tasks.items()}
+    notes += shared_keys(model, heads)
+    return FilterStudy(model.name, phrasing, size, seed, scores, scopes, notes)
+
+
+def shared_keys(model: Model, heads: Sequence[Head]) -> tuple[str, ...]:
+    """A note on heads of which the keys are the same: what is of keys alone is then the same in both."""
+    groups: dict[tuple[int, int], list[str]] = {}
+    for head in heads:
+        groups.setdefault((head.layer, model.kv_head(head)), []).append(str(head))
+    return tuple(
+        f"{' and '.join(own)} share their keys (grouped-query attention): what is said of keys alone is the same."
+        for own in groups.values()
+        if len(own) > 1
+    )
+
+
+def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]:
+    """The three highest ratios of heads that attend to items at all; the three highest if none does, and it is said."""
+    scores = scores.sort("ratio")
+    items = scores.values["attention_positive"] + scores.values["attention_negative"]
+    good = [head for head, attention in zip(scores.heads, items.tolist(), strict=True) if attention >= FLOOR]
+    if len(good) >= N_HEADS:
+        return tuple(good[:N_HEADS]), ()
+    best = tuple(dict.fromkeys([*good, *scores.heads]))[:N_HEADS]
+    note = f"{len(good)} heads give items {FLOOR:.0%} of their attention or more; the study goes on with the best "
+    return best, (f"{note}{len(best)} by ratio.",)
+
+
+def _prompts(task: FilteringTask) -> dict[str, Any]:
+    return {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
+
+
+def _scope(
+    parts: Parts,
+    model: Model,
+    name: str,
+    task: FilteringTask,
+    heads: Sequence[Head],
+    numbers: Size,
+    seed: int,
+    common: dict[str, Any],
+) -> Scope:
+    """All parts of one set of categories."""
+    features = parts.get(
+        f"features-{name}",
+        lambda: decompose(model, task.contrasts, heads=heads, metric="raw", chat=task.chat, seed=seed, **common),
+        Features.load,
+    )
+    seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}
+
+    def vectors(part: str) -> Projections:
+        return parts.get(f"{part}-{name}", lambda: project(model, seen[part], features, **common), Projections.load)
+
+    train, test = vectors("train"), vectors("test")
+    options: dict[str, Any] = {"groups": groups_of([c.name for c in task.categories]), "draws": numbers.draws}
+    compared = compared_features(features)
+    apart = parts.get(
+        f"separation-{name}", lambda: separation(train, test, compared, LABEL, seed=seed, **options), Effects.load
+    )
+    effects = parts.get(
+        f"effects-{name}",
+        lambda: intervene(model, task.test, compared, seed=seed, **options, **common),
+        Effects.load,
+    )
+    return Scope(name, task, features, compared, train, test, apart, effects)

@@ -1,0 +1,35 @@
+"""What studies share: their sizes by name, and what their parts depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any, TypeVar
+
+from qkprism.contrasts import Contrast
+from qkprism.errors import QKPrismError
+from qkprism.models.digest import model_digest
+from qkprism.models.model import Model
+from qkprism.pipeline.inputs import versions
+
+Size = TypeVar("Size")
+
+
+def size_of(sizes: Mapping[str, Size], name: str) -> Size:
+    """How many prompts a study of this size runs."""
+    if name not in sizes:
+        raise QKPrismError(f"{name!r} is not a size of this study. Use one of {', '.join(sizes)}.")
+    return sizes[name]
+
+
+def job_of(model: Model, size: Any, prompts: Mapping[str, Contrast], **options: Any) -> dict[str, Any]:
+    """All that the parts of a study depend on: if any of it changes, they are computed again."""
+    return {
+        "model": model.name,
+        "model_digest": model_digest(model.hf),
+        "dtype": str(model.dtype),
+        "size": asdict(size) if is_dataclass(size) and not isinstance(size, type) else size,
+        "prompts": {name: contrast.digest for name, contrast in prompts.items()},
+        "versions": versions(),
+        **options,
+    }
