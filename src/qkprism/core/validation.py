@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,6 +124,10 @@ class Validation:
     @property
     def factors(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(check.factor for check in self.checks))
+
+    def pick(self, *wanted: tuple[str, str]) -> Validation:
+        """Only the checks of some sets of features by some methods, such as ("ours", "contrast")."""
+        return replace(self, checks=tuple(c for c in self.checks if (c.features, c.method) in wanted))
 
     def summary(self) -> pd.DataFrame:
         """Means over heads: for each set of features, factor and method.

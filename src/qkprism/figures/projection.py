@@ -61,7 +61,7 @@ def projection_figure(
         "this feature alone." + (" Right: both by UMAP, keys as dots, queries as open diamonds." if umap else ""),
         width=width,
         plot_height=620,
-        above=44,
+        above=66,
         below=60,
     )
 
@@ -118,5 +118,5 @@ def _draw(
             xaxis=f"x{panel if panel > 1 else ''}",
             yaxis=f"y{panel if panel > 1 else ''}",
         )
-    place = {"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom", "itemsizing": "constant"}
+    place = {"orientation": "h", "x": 0, "y": 1.045, "yanchor": "bottom", "itemsizing": "constant"}
     fig.update_layout(legend=place)

@@ -114,7 +114,7 @@ def _color(method: str, methods: Sequence[str]) -> str:
 def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
     edits = [own for own in series if any(math.isfinite(check.tv) for check in own.checks)]
     for at, own in enumerate(edits):
-        _draw_column(fig, panel, own, at, lambda check: (check.tv, check.tv_error))
+        _draw_column(fig, panel, own, at, lambda check: (check.tv, check.tv_error), _whole_tv(own.checks))
     _line(fig, panel, 0, "perfect")
     _line(fig, panel, 1, "no edit")
     methods = list(dict.fromkeys(own.method for own in edits))
@@ -175,15 +175,26 @@ def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
         _notice(fig, panel, "not tested: no shared texts, or too few")
 
 
+def _whole_tv(checks: Sequence[Check]) -> float | None:
+    """Mean distance of all heads over that of no edit: one head whose truth hardly moves would rule a mean ratio."""
+    after, before = _mean([check.distance for check in checks]), _mean([check.distance_unedited for check in checks])
+    return after / before if math.isfinite(after) and before > 0 else None
+
+
 def _draw_column(
-    fig: go.Figure, panel: int, own: Series, at: float, read: Callable[[Check], tuple[float, float]]
+    fig: go.Figure,
+    panel: int,
+    own: Series,
+    at: float,
+    read: Callable[[Check], tuple[float, float]],
+    mean: float | None = None,
 ) -> None:
     """The heads of a series one beside the other, and their mean."""
     values, errors = zip(*map(read, own.checks), strict=True)
     n = len(values)
     spread = [at + (0.5 * i / (n - 1) - 0.25 if n > 1 else 0.0) for i in range(n)]
     _draw_dots(fig, panel, own, spread, values, errors)
-    _draw_mean(fig, panel, own, at, _mean(values), "value")
+    _draw_mean(fig, panel, own, at, _mean(values) if mean is None else mean, "value")
 
 
 def _draw_dots(
@@ -298,7 +309,7 @@ def _caption(validation: Validation) -> str:
         "too much. Right: a part should follow its own factor (1) and no other (0); a slope on the others is what the "
         "method mixes in. An attribution without an edit has no distance.",
         "Small marks: one head each; standard errors over pairs are bars, or with many heads in the text at a mark. "
-        "Large marks: means over heads. " + few(validation.notes),
+        "Large marks: means over heads (of distances, the ratio of means). " + few(validation.notes),
     ]
     return "\n".join(part.strip() for part in parts)
 

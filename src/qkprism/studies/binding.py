@@ -9,11 +9,13 @@ one without a fixed entity: with one, as in the paper, what the query knows of t
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from qkprism.core.attribution import Attribution, Attributions
+from qkprism.core.decomposition import few_examples
 from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
@@ -92,7 +94,7 @@ def study_binding(
     ways = work.features(heads)
     features = ways["ours"]
     method, why = split_method(features)
-    about = replace(about, notes=notes + why)
+    about = replace(about, notes=notes + why + few_twins(ways["three mechanisms"]))
     Parts.open(folder, KIND, job, asdict(about))
     return BindingStudy(
         about=about,
@@ -149,7 +151,9 @@ class _Work:
 
         def compute(way: str) -> Features:
             if not made:
-                made.update(decompose_ways(self.model, contrasts, WAYS, **options))
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Only .* effective examples")  # a note of the study says so
+                    made.update(decompose_ways(self.model, contrasts, WAYS, **options))
             return made[way]
 
         return {
@@ -220,6 +224,12 @@ def split_method(features: Features) -> tuple[str | None, tuple[str, ...]]:
     if not reasons:
         return None, ()
     return "shapley", (f"{reasons[0]} Logits are split by Shapley's method instead.",)
+
+
+def few_twins(features: Features) -> tuple[str, ...]:
+    """Whether the contrast metric of all three mechanisms is noisy."""
+    few = few_examples([*next(iter(features.layers.values())).moments.values()])
+    return (f"Three mechanisms: {few}",) if few else ()
 
 
 def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]:
