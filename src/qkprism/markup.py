@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -173,8 +174,8 @@ def _marked(markup: str, sign: str, start: int, end: int, at: int) -> Span:
     return Span(start, end)
 
 
-def checked_labels(labels: Any) -> dict[str, Label]:
-    """A copy of the labels: names with a string, a finite number, true or false."""
+def checked_labels(labels: Any) -> Labels:
+    """The labels, to be read only: names with a string, a finite number, true or false."""
     if not isinstance(labels, Mapping):
         raise QKPrismError(f'labels are names with values, such as {{"order": 1}}, not {show(labels)}')
     for name, value in labels.items():
@@ -183,7 +184,13 @@ def checked_labels(labels: Any) -> dict[str, Label]:
         if isinstance(value, float) and not math.isfinite(value):
             raise QKPrismError(f"the label {name!r} is {value}; give a finite number")
         check_unicode(f"{name}{value}")
-    return dict(labels)
+    return _shared(tuple((name, type(value), value) for name, value in labels.items()))
+
+
+@lru_cache(maxsize=65_536)
+def _shared(items: tuple[tuple[str, type, Label], ...]) -> Labels:
+    """One object for all spans with the same labels: there are as many spans as keys in all texts."""
+    return {name: value for name, _, value in items}
 
 
 def check_unicode(text: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -239,7 +240,14 @@ def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> 
             keys += [EncodedKey(cut.position(at, name), sign == "+", span.labels, span.target) for at in chosen]
     _check_keys(keys, query, rules)
     # In the order of the text, so that contrasts of one text with other sides gather the same keys.
-    return EncodedText(tuple(cut.ids(tokens.ids)), query, tuple(sorted(keys, key=lambda key: key.position)))
+    ids = tuple(map(_shared, cut.ids(tokens.ids)))
+    return EncodedText(ids, query, tuple(sorted(keys, key=lambda key: key.position)))
+
+
+@cache
+def _shared(token: int) -> int:
+    """One object for every token id: tokenizers make a new one each time, which many texts would keep."""
+    return token
 
 
 def _query(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> int:
