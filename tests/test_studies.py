@@ -1,13 +1,15 @@
 """The binding study, end to end on tiny models of the paper's architectures."""
 
 import json
+import shutil
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 import qkprism as qk
-from qkprism import QKPrismError
+from qkprism import QKPrismError, cli
 from qkprism.page.binding import binding_report
 from qkprism.page.binding_claims import comparison
 from qkprism.studies import BindingStudy, compare, study_binding
@@ -25,9 +27,26 @@ def load(name, **settings):
     return qk.load((tiny(name, vocab_size=len(tokenizer), max_position_embeddings=512, **settings), tokenizer))
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    monkeypatch.setitem(studies.SIZES, "quick", TINY)
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(studies.SIZES, "quick", TINY)
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A model, and the folder of a finished study of it."""
+    model, folder = load("llama3"), tmp_path_factory.mktemp("made") / "study"
+    study_binding(model, folder, n_pairs=3, progress=False)
+    return model, folder
+
+
+@pytest.fixture
+def finished(made, tmp_path):
+    """The same in a folder of its own."""
+    shutil.copytree(made[1], tmp_path / "study")
+    return made[0], tmp_path / "study"
 
 
 @pytest.mark.filterwarnings("ignore:Only")
@@ -52,11 +71,55 @@ def test_binding__whole_study_is_kept_and_taken_up_again(name, tmp_path, monkeyp
     assert torch.equal(again.outcome.values, found.outcome.values)
 
 
+def _command(arguments, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["qkprism", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert not left.value.code
+
+
 @pytest.mark.filterwarnings("ignore:Only")
 @pytest.mark.filterwarnings("ignore:.*depends on its order")
-def test_compare__means_and_spread_over_seeds(tmp_path):
-    model = load("llama3")
-    studies = [study_binding(model, tmp_path / str(seed), n_pairs=3, seed=seed, progress=False) for seed in (0, 1)]
+def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(finished, monkeypatch, capsys):
+    (model, place), asked = finished, []
+    monkeypatch.setattr(qk, "load", lambda name, **options: asked.append((name, options)) or model)
+    monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)
+    folder = ["--pairs", "3", "--save", str(place)]
+    _command(["binding", "--preset", "qwen3-4b", "--phrasing", "cloze", "--size", "quick", *folder], monkeypatch)
+    assert asked == [("Qwen/Qwen3-4B-Instruct-2507", {"dtype": "bfloat16", "device": None})]
+    told = capsys.readouterr().out
+    assert "figures as .html" in told
+    assert str(place / "report.html") in told
+    _command(["binding", "--json", *folder], monkeypatch)
+    told = json.loads(capsys.readouterr().out)
+    assert {row["head"] for row in told["heads"]} == {str(head) for head in BindingStudy.load(place).heads}
+    assert (place / "figures" / "validation.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--preset", "gpt5"], "not a preset"),
+        (["--entities", "ten"], "not a list of numbers"),
+        (["--umap"], "needs umap-learn"),
+    ],
+)
+def test_binding__command_refuses_before_the_model_is_loaded(arguments, says, monkeypatch, capsys):
+    monkeypatch.setattr(qk, "load", None)
+    monkeypatch.setattr("qkprism.core.projection.find_spec", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["qkprism", "binding", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:Only")
+@pytest.mark.filterwarnings("ignore:.*depends on its order")
+def test_compare__means_and_spread_over_seeds(finished, monkeypatch, capsys):
+    model, place = finished
+    other = place.with_name("other")
+    studies = [BindingStudy.load(place), study_binding(model, other, n_pairs=3, seed=1, progress=False)]
     found = compare(studies)
     (kind,) = found.kinds
     shifts = [float(study.summary()["both_shift"].mean()) for study in studies]
@@ -64,21 +127,24 @@ def test_compare__means_and_spread_over_seeds(tmp_path):
     row = found.to_frame().set_index("what").loc["shift of attention, both"]
     assert row[kind] == f"{np.mean(shifts):.2f} ± {np.std(shifts, ddof=1):.2f}"
     assert set(found.heads[kind]) <= {str(head) for head in studies[0].heads}
+    _command(["compare", str(place), str(other), "--json"], monkeypatch)
+    told = json.loads(capsys.readouterr().out)["values"]["shift of attention, both"][kind]
+    assert told == pytest.approx(shifts)
+    _command(["compare", str(place)], monkeypatch)
+    assert "shift of attention, both" in capsys.readouterr().out
     for wrong, says in [([], "at least one"), ([studies[0]] * 2, "same seed")]:
         with pytest.raises(QKPrismError, match=says):
             compare(wrong)
-    (tmp_path / "0" / "outcome.job").unlink()
+    (place / "outcome.job").unlink()
     with pytest.raises(QKPrismError, match="not finished: it has no outcome"):
-        BindingStudy.load(tmp_path / "0")
+        BindingStudy.load(place)
 
 
 @pytest.mark.filterwarnings("ignore:Only")
 @pytest.mark.filterwarnings("ignore:.*depends on its order")
-def test_binding__ranks_against_entities_are_a_part_of_their_own(tmp_path):
-    model = load("llama3")
-    place = tmp_path / "study"
-    without = study_binding(model, place, n_pairs=3, progress=False)
-    assert not without.entities.rows
+def test_binding__ranks_against_entities_are_a_part_of_their_own(finished):
+    model, place = finished
+    assert not BindingStudy.load(place).entities.rows
     stamp = (place / "effects.job").read_text()
     found = study_binding(model, place, n_pairs=3, entities=(4, 6), progress=False)
     assert (place / "effects.job").read_text() == stamp
@@ -90,10 +156,9 @@ def test_binding__ranks_against_entities_are_a_part_of_their_own(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Only")
-def test_binding__a_part_that_was_cut_off_is_computed_again(tmp_path):
-    model = load("llama3")
-    place = tmp_path / "study"
-    first = study_binding(model, place, n_pairs=3, progress=False)
+def test_binding__a_part_that_was_cut_off_is_computed_again(finished):
+    model, place = finished
+    first = BindingStudy.load(place)
     (place / "effects.job").unlink()
     (place / "validation.job").write_text("of another job")
     again = study_binding(model, place, n_pairs=3, progress=False)

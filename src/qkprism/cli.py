@@ -262,20 +262,20 @@ def binding(
     as_json: JsonOption = False,
 ) -> None:
     """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
-    import qkprism as qk
+    from qkprism.core.projection import require_umap
     from qkprism.page.binding import binding_figures, binding_report
     from qkprism.studies import study_binding
-    from qkprism.studies.presets import preset_named
 
-    chosen = preset_named(preset)
-    options: dict[str, Any] = {"phrasing": phrasing or chosen.phrasing, "size": size or chosen.size, "seed": seed}
-    options |= {"entities": _numbers(entities), "batch_size": batch_size}
-    loaded = qk.load(model or chosen.model, dtype=dtype or chosen.dtype, device=device)
-    study = study_binding(loaded, save, n_pairs=pairs, schema=schema, **options)
+    if umap:
+        require_umap()
+    numbers, chosen = _numbers(entities), _Chosen.of(preset, phrasing, size)
+    options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
+    loaded = chosen.load(model, dtype, device)
+    study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
     figures = binding_figures(study, umap=umap)
     frame = study.summary()
     found = {"heads": frame.to_dict("records"), "validation": study.validation.summary().to_dict("records")}
-    title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {options['phrasing']}"
+    title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
     lines = [*study.notes, *study.outcome.verdict()]
     _show_study(_Shown(frame, title, lines, found), save, figures, binding_report(study, figures), as_json)
 
@@ -311,22 +311,42 @@ def filter_heads(
     as_json: JsonOption = False,
 ) -> None:
     """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
-    import qkprism as qk
     from qkprism.figures.filter import filter_figures
     from qkprism.page.filter import comparison, filter_report
     from qkprism.studies import study_filter
-    from qkprism.studies.presets import preset_named
 
-    chosen = preset_named(preset)
-    options: dict[str, Any] = {"phrasing": phrasing or chosen.phrasing, "size": size or chosen.size, "seed": seed}
-    loaded = qk.load(model or chosen.model, dtype=dtype or chosen.dtype, device=device)
-    study = study_filter(loaded, save, batch_size=batch_size, **options)
+    chosen = _Chosen.of(preset, phrasing, size)
+    options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
+    study = study_filter(chosen.load(model, dtype, device), save, **options)
     figures = filter_figures(study)
     frame = study.summary()
     found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
     shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
-    title = f"Categories in {study.model}: {options['phrasing']}, {options['size']}"
+    title = f"Categories in {study.model}: {chosen.phrasing}, {chosen.size}"
     _show_study(_Shown(shown, title, list(study.notes), found), save, figures, filter_report(study, figures), as_json)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A preset, and what was asked for instead."""
+
+    preset: Any
+    phrasing: str
+    size: str
+
+    @classmethod
+    def of(cls, name: str, phrasing: str | None, size: str | None) -> _Chosen:
+        from qkprism.studies.presets import preset_named
+
+        preset = preset_named(name)
+        return cls(preset, phrasing or preset.phrasing, size or preset.size)
+
+    def load(self, model: str | None, dtype: str | None, device: str | None) -> Any:
+        """The model; for one that was named the preset says nothing but how to ask it."""
+        import qkprism as qk
+
+        chosen = dtype or (self.preset.dtype if model is None else None)
+        return qk.load(model or self.preset.model, dtype=chosen, device=device)
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,14 @@ def _scaled(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point d"]:
     return centred / centred.square().sum(1).mean().sqrt().clamp(min=1e-300)
 
 
+def require_umap() -> None:
+    """Say what is missing before anything is computed."""
+    if find_spec("umap") is None:
+        raise QKPrismError(
+            "UMAP needs umap-learn: pip install 'umap-learn>=0.5.12'. Principal components need nothing."
+        )
+
+
 def umap_points(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point 2"]:
     """Points in two dimensions that keep their neighbours; the same every time."""
     if find_spec("umap") is None:
