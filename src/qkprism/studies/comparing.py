@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qkprism.core.effects import GIVEN
 from qkprism.errors import QKPrismError
 from qkprism.studies.binding import THRESHOLD
 from qkprism.studies.binding_study import CONTRASTS, BindingStudy
@@ -82,7 +83,7 @@ def _numbers(study: BindingStudy) -> dict[str, float]:
     found |= {f"shift of attention, {name}": float(frame[f"{name}_shift"].mean()) for name in (*CONTRASTS, "both")}
     found |= {f"shift, {word} of the rank of both": _gain(study, control) for control, word in _RANDOM.items()}
     found["shift, whole keys"] = _gain(study, "full")
-    found |= _outcome(study)
+    found |= _beaten(study) | _outcome(study)
     for name in CONTRASTS:
         for what, column, papers in (("swap", "tv", "raw"), ("part", "absolute_part_error", "raw sequential")):
             for features, method in (("ours", "contrast"), ("paper", papers)):
@@ -102,6 +103,15 @@ def _gain(study: BindingStudy, control: str) -> float:
         for head in study.heads
     ]
     return statistics.fmean(gains)
+
+
+def _beaten(study: BindingStudy) -> dict[str, float]:
+    """The share of heads and features whose swap moves clearly more attention than each control, in every metric."""
+    wins: dict[str, list[bool]] = {}
+    for row in study.effects.beats():
+        if row["target"] == GIVEN and row["control"] in _RANDOM:
+            wins.setdefault(f"swaps that beat {_RANDOM[row['control']]}, {row['method']}", []).append(row["beaten"])
+    return {name: statistics.fmean(own) for name, own in wins.items()}
 
 
 def _outcome(study: BindingStudy) -> dict[str, float]:
