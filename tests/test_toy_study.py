@@ -11,6 +11,7 @@ from qkprism import QKPrismError
 from qkprism.cli import main
 from qkprism.core.conditions import Condition
 from qkprism.core.edits import swap
+from qkprism.core.splitting import split_of
 from qkprism.figures.toy import toy_figures
 from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page.toy import toy_report
@@ -89,7 +90,18 @@ def test_contrast_parts__are_near_the_truth_in_any_basis_and_the_papers_are_not(
     before, after = found.trained.parts, found.rebased.parts
     assert share(before, "contrast", "oblique") < 0.1
     assert share(after, "contrast", "oblique") == pytest.approx(share(before, "contrast", "oblique"), rel=1e-2)
-    assert share(after, "raw", "sequential") > 2 * share(before, "raw", "sequential")
+    assert share(after, "paper", "sequential") > 2 * share(before, "paper", "sequential")
+
+
+def test_parts__raw_is_one_thing_for_swaps_and_attributions(found):
+    """The oblique split in the raw metric has the projectors of the swap `raw oblique`."""
+    heads = [found.heads[cell] for cell in CELLS[:4]]
+    ways = ways_of(heads, Sampling(n=512))
+    for i, conditions in enumerate(ways.conditions(1)):
+        forms = split_of(ways.features(i, "raw"), "oblique").forms
+        for form, latent in zip(forms, ("z1", "z2"), strict=True):
+            moved = conditions.subspace(conditions.names.index(Condition("feature", latent, "raw oblique")))
+            assert torch.allclose(form, moved.projector, atol=1e-8)
 
 
 def test_ranks__balanced_ones_do_not_change_with_the_basis(found):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qkprism.toy.portrait import Portrait
 
 TITLES = ("swaps of one feature", "attributions", "ranks")
-SPLITS = {("contrast", "oblique"): "contrast", ("raw", "oblique"): "raw oblique", ("raw", "sequential"): "raw"}
+SPLITS = {("contrast", "oblique"): "contrast", ("raw", "oblique"): "raw oblique", ("paper", "sequential"): "raw"}
 _HEIGHT = 320
 _FLOOR = 1e-3
 Errors = Mapping[tuple[Any, ...], float]  # by method, cell and latent

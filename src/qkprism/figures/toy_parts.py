@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from qkprism.toy.attributions import PartError
 
 DASHES = {"oblique": "solid", "shapley": "dash", "sequential": "dot"}
-METRICS = {"contrast": "contrast metric", "raw": "raw"}
+METRICS = {"contrast": "contrast metric", "raw": "raw", "paper": "raw (the paper's)"}
+_COLORS = {"contrast": "contrast", "raw": "raw oblique", "paper": "raw"}  # as the swaps that use the same features
 
 
 def part_figure(parts: Sequence[PartError], *, width: int = WIDTH) -> go.Figure:
     """Errors of every split in every metric, relative to the size of the true parts."""
     series: dict[str, Any] = {}
     looks: dict[str, Any] = {}
-    for metric, title in METRICS.items():
-        for split, dash in DASHES.items():
-            name = f"{split}, {title}" + (" (the paper's)" if (metric, split) == ("raw", "sequential") else "")
-            series[name] = lambda row, key=(metric, split): (row.metric, row.split) == key
-            color = METHOD_COLORS[metric]
-            looks[name] = {"line": {"color": color, "dash": dash, "width": 2}, "marker": {"color": color, "size": 6}}
+    for metric, split in dict.fromkeys((row.metric, row.split) for row in parts):
+        name, color = f"{split}, {METRICS[metric]}", METHOD_COLORS[_COLORS[metric]]
+        series[name] = lambda row, key=(metric, split): (row.metric, row.split) == key
+        line = {"color": color, "dash": DASHES[split], "width": 2}
+        looks[name] = {"line": line, "marker": {"color": color, "size": 6}}
     fig, height = slack_panels(parts, series, lambda row: row.share, looks, y="error / size", width=width)
     return finish_panels(
         fig,

@@ -221,7 +221,7 @@ def _parts(study: Study) -> Claim | None:
         return None
     paper, ours = (
         average(row.share for row in rows if (row.metric, row.split) == kind)
-        for kind in (("raw", "sequential"), ("contrast", "oblique"))
+        for kind in (("paper", "sequential"), ("contrast", "oblique"))
     )
     return Claim(
         "Logits can be attributed to features by projecting queries, one feature after the other (section 5).",

@@ -1,7 +1,8 @@
 """Attributions of toy heads against the true parts of their logits (paper, section 5; truth from section 2).
 
 The true part of a latent in q.k is q.W_K A_f z_f. Errors and sizes are means of absolute values, in the logits of the
-softmax. In a superposed head features may have no joint projectors; the oblique split is nan there.
+softmax. The library's features are split in the contrast and in the raw metric, the paper's in its own way: one after
+the other, in the raw metric. In a superposed head features may have no joint projectors: its oblique split is nan.
 """
 
 from __future__ import annotations
@@ -17,20 +18,26 @@ from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.samples import LATENTS, Latent, draw_samples
 from qkprism.toy.task import stream
 from qkprism.toy.truth import logit_parts
-from qkprism.toy.ways import Ways
+from qkprism.toy.ways import Made, Ways
 
-METRICS = ("contrast", "raw")
-SPLITS = ("oblique", "sequential", "shapley")
+SPLITS: tuple[tuple[Made, str], ...] = (
+    ("contrast", "oblique"),
+    ("contrast", "sequential"),
+    ("contrast", "shapley"),
+    ("raw", "oblique"),
+    ("raw", "shapley"),
+    ("paper", "sequential"),
+)
 PAIRS = 256  # samples of 16 tokens
 
 
 @dataclass(frozen=True)
 class PartError:
-    """How far the part that a split gives a latent is from the true one."""
+    """How far the part that a split gives a latent is from the true one; `metric` is `paper` for its own features."""
 
     cell: Cell
     latent: Latent
-    metric: str
+    metric: Made
     split: str
     error: float
     size: float
@@ -42,19 +49,17 @@ class PartError:
 
 
 def part_errors(head: ToyHead, ways: Ways, number: int) -> list[PartError]:
-    """Every split in every metric; the paper's is sequential and raw."""
+    """The parts of every split beside the true ones."""
     samples, scaling = draw_samples(head.cell.task, PAIRS, stream("parts", repr(head.cell))), head.cell.d_head**-0.5
     query, key = head.queries(samples), head.keys(samples)
     true = {name: part * scaling for name, part in logit_parts(head, samples).items()}
     rows = []
-    for metric in METRICS:
-        features = ways.features(number, metric)
-        for split in SPLITS:
-            found = _split(features, split)
-            parts = {} if found is None else dict(zip(found.names, found.parts(query, key, scaling), strict=True))
-            for latent in LATENTS:
-                error = float((parts[latent] - true[latent]).abs().mean()) if parts else nan
-                rows.append(PartError(head.cell, latent, metric, split, error, float(true[latent].abs().mean())))
+    for metric, split in SPLITS:
+        found = _split(ways.features(number, metric), split)
+        parts = {} if found is None else dict(zip(found.names, found.parts(query, key, scaling), strict=True))
+        for latent in LATENTS:
+            error = float((parts[latent] - true[latent]).abs().mean()) if parts else nan
+            rows.append(PartError(head.cell, latent, metric, split, error, float(true[latent].abs().mean())))
     return rows
 
 

@@ -45,7 +45,7 @@ def clouds(heads: Sequence[ToyHead], sampling: Sampling) -> list[Point]:
     for own in by_size(heads):
         ways = ways_of(own, sampling)
         for i, head in enumerate(own):
-            rows += _cloud(head, ways.features(i, "raw")[0])
+            rows += _cloud(head, ways.features(i, "paper")[0])
     return rows
 
 

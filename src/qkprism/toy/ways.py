@@ -1,7 +1,7 @@
 """The ways of finding and moving features that the study compares, in some toy heads and from the same sums.
 
 contrast      the library's: centred, balanced rank, joint oblique projectors in the contrast metric
-raw oblique   the same features in raw coordinates
+raw oblique   the same, at the same rank, in the raw metric
 raw           the paper's: not centred, 99% of the energy, an orthogonal projector for each feature
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 from qkprism.core.conditions import Conditions, Control, layer_conditions
 from qkprism.core.feature_set import Features
@@ -18,6 +20,7 @@ from qkprism.toy.cells import ToyHead
 from qkprism.toy.contrasts import PAPER, Sampling, decompose_heads
 from qkprism.toy.samples import LATENTS
 
+Made = Literal["contrast", "raw", "paper"]
 FEATURE_ONLY: tuple[Control, ...] = ("none", "full", "feature")
 
 
@@ -28,9 +31,14 @@ class Ways:
     ours: Features
     paper: Features
 
-    def features(self, number: int, metric: str) -> list[Feature]:
-        """z1 and z2 of a head, in the contrast metric or as the paper has them."""
-        found = self.ours if metric == "contrast" else self.paper
+    @cached_property
+    def raw(self) -> Features:
+        """The library's features in the raw metric."""
+        return self.ours.with_metric("raw")
+
+    def features(self, number: int, made: Made) -> list[Feature]:
+        """z1 and z2 of a head: the library's in the contrast or in the raw metric, or the paper's."""
+        found = self.ours if made == "contrast" else self.raw if made == "raw" else self.paper
         return [found[latent, Head(0, number)] for latent in LATENTS]
 
     def conditions(self, draws: int) -> list[Conditions]:
