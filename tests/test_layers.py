@@ -120,6 +120,8 @@ FLOORS = [
         "page.binding_claims",
         "page.binding",
         "page.filter",
+        "page.toy_verdicts",
+        "page.toy_edit_claims",
         "page.toy_claims",
         "page.toy",
     ],

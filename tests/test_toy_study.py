@@ -16,11 +16,12 @@ from qkprism.figures.toy import toy_figures
 from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
-from qkprism.toy import Depth, Sampling, few_cells, study
+from qkprism.toy import Cell, Depth, Sampling, Task, few_cells, study
 from qkprism.toy.editable import Editable, draw_editable
 from qkprism.toy.gauge import basis_change, rebased
 from qkprism.toy.interventions import true_attention
 from qkprism.toy.limits import projector_error
+from qkprism.toy.protocols import Protocol
 from qkprism.toy.samples import draw_samples, exchange
 from qkprism.toy.task import stream
 from qkprism.toy.ways import ways_of
@@ -213,8 +214,33 @@ def test_figures_and_page__are_made_from_the_results_alone(found):
     assert page.count("plotly-graph-div") == 13
     assert "https://cdn" not in page.split("<body>")[1]
     told = claims(found)
-    assert {claim.verdict for claim in told} == {"yes", "partly", "no", "new"}
     assert all(escape(claim.paper) in page and escape(claim.run) in page for claim in told)
+    assert all(escape(claim.rule) in page for claim in told)
+
+
+def verdicts(study):
+    return {claim.paper: claim.verdict for claim in claims(study)}
+
+
+def test_claims__agree_in_trained_heads_and_never_differ_where_the_paper_is_silent(found):
+    told = verdicts(found)
+    for words in ("recovers the ranks", "moves all the attention", "the same clusters", "In expectation", "G is diag"):
+        assert [verdict for paper, verdict in told.items() if words in paper] == ["yes"], words
+    assert [verdict for paper, verdict in told.items() if "99%" in paper] == ["partly"]  # d_head 8, small ranks
+    for paper, verdict in told.items():
+        assert (verdict == "new") == paper.startswith("(Not in the paper.)")
+
+
+def test_claims__do_not_agree_in_untrained_heads(tmp_path):
+    still = Protocol("still", rate=0.0, steps=1, check_batches=1, test_batches=2)
+    cells = [Cell(Task(v, r, r), 8) for v in ("discrete", "continuous") for r in (3, 5)]
+    told = verdicts(
+        study(tmp_path, cells=cells, protocol=still, sampling=Sampling(n=512), depth=Depth(256, 1, most=200))
+    )
+    for words in ("99% accuracy", "around 85%", "the same clusters", "G is diagonal", "moves all the attention"):
+        (verdict,) = [verdict for paper, verdict in told.items() if words in paper]
+        assert verdict != "yes", words
+    assert "no" in told.values()
 
 
 def test_summary__has_a_row_for_every_kind_of_head(found):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from qkprism.figures.toy import toy_figures
 from qkprism.page.layout import figure as html_figure
 from qkprism.page.layout import page
-from qkprism.page.toy_claims import Claim, claims
+from qkprism.page.toy_claims import claims
+from qkprism.page.toy_verdicts import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,21 +22,17 @@ _SECTIONS = (
     (
         "The task",
         "A selector names one of 16 tokens by two latents, z1 and z2, and a single attention head has to tell that "
-        "token's "
-        "payload. Latents are sign vectors (discrete) or Gaussian vectors (continuous) of ranks r1 and r2; queries "
-        "and keys "
-        "hold them through different random maps. Here the truth is known, so every claim can be checked. What a "
-        "head can "
-        "reach at best is known, too: tokens may share their latents, and a dot product favours long keys.",
+        "token's payload. Latents are sign vectors (discrete) or Gaussian vectors (continuous) of ranks r1 and r2; "
+        "queries and keys hold them through different random maps. Here the truth is known, so every claim can be "
+        "checked. What a head can reach at best is known, too: tokens may share their latents, and a dot product "
+        "favours long keys.",
         ("accuracy",),
     ),
     (
         "Ranks",
-        "The contrastive covariance of z1 compares keys that share z1 with the query and keys that do not, while z2 "
-        "is held "
-        "fixed. Its rank should be r1. It is, wherever the head has room for both latents, and mostly also in heads "
-        "that were "
-        "never trained: the rank tells what queries and keys hold, not what the head uses.",
+        "The contrastive covariance of z1 compares keys that share z1 with the query and keys that do not, while z2 is "
+        "held fixed. Its rank should be r1. It is, wherever the head has room for both latents, and mostly also in "
+        "heads that were never trained: the rank tells what queries and keys hold, not what the head uses.",
         ("ranks", "untrained", "sizes"),
     ),
     (
@@ -47,10 +44,8 @@ _SECTIONS = (
     (
         "Interventions",
         "If the subspaces are right, exchanging two keys' coordinates in them must move the attention from one token "
-        "to the "
-        "other. Swapping both does. But does the swap of one latent do what exchanging that latent does? Here the "
-        "exchange "
-        "can really be made.",
+        "to the other. Swapping both does. But does the swap of one latent do what exchanging that latent does? Here "
+        "the exchange can really be made.",
         ("swaps", "matched", "truth"),
     ),
     (
@@ -61,13 +56,12 @@ _SECTIONS = (
     (
         "Coordinates",
         "A head only ever computes q·k. A change of basis that leaves every logit as it was leaves the model as it "
-        "was; "
-        "results that it changes were about coordinates.",
+        "was; results that it changes were about coordinates.",
         ("gauge",),
     ),
     (
         "Superposition",
-        "With more latent dimensions than the head has, coordinates of one latent answer those of the other.",
+        "With more latent dimensions than the head has, coordinates share dimensions, of one latent or of both.",
         ("interactions",),
     ),
     ("Limits", "Latents that correlate in the data, and few examples.", ("limits",)),
@@ -81,8 +75,7 @@ def toy_report(study: Study, figures: Mapping[str, go.Figure] | None = None) -> 
     parts = [
         "<h1>The toy laboratory</h1>",
         f"<p>{len(study.heads)} attention heads, trained on the payload retrieval task of the paper. All figures and "
-        "numbers "
-        "are of this run.</p>",
+        "numbers are of this run.</p>",
         "<h2>The paper and this run</h2>",
         _table(claims(study)),
     ]
@@ -100,10 +93,10 @@ _STYLE = """
 def _table(rows: list[Claim]) -> str:
     body = "".join(
         f"<tr><td><b class={row.verdict}>{_VERDICTS[row.verdict]}</b></td><td>{escape(row.paper)}</td>"
-        f"<td>{escape(row.run)}</td></tr>"
+        f"<td>{escape(row.run)}</td><td>{escape(row.rule)}</td></tr>"
         for row in rows
     )
-    head = "<tr><th></th><th>the paper</th><th>this run</th></tr>"
+    head = "<tr><th></th><th>the paper</th><th>this run</th><th>agrees if</th></tr>"
     return f"<div class=scroll><table id=claims><thead>{head}</thead><tbody>{body}</tbody></table></div>"
 
 

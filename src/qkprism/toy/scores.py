@@ -24,6 +24,7 @@ class HeadScore:
     across: float
     symmetry: float
     dimensions: float
+    crowding: float
 
     @classmethod
     def of(cls, head: ToyHead) -> HeadScore:
@@ -40,4 +41,5 @@ class HeadScore:
             across=found.across,
             symmetry=found.symmetry,
             dimensions=found.dimensions,
+            crowding=found.crowding,
         )

@@ -44,7 +44,7 @@ def _kind(cell: Cell) -> Kind:
 
 
 def _accuracy(scores: Sequence[HeadScore]) -> dict[str, float]:
-    means = {name: _mean(getattr(score, name) for score in scores) for name in ("accuracy", "ceiling")}
+    means = {name: average(getattr(score, name) for score in scores) for name in ("accuracy", "ceiling")}
     return {"heads": len(scores), **means}
 
 
@@ -55,13 +55,14 @@ def _exact(portrait: Portrait, kind: Kind, rule: str) -> str:
 
 def _off(portrait: Portrait, kind: Kind, method: str) -> float:
     wanted = ("given", "feature", method, "z1")
-    return _mean(
+    return average(
         row.off_truth
         for row in portrait.swaps
         if _kind(row.cell) == kind and (row.target, row.control, row.method, row.feature) == wanted
     )
 
 
-def _mean(values: Iterable[float]) -> float:
+def average(values: Iterable[float]) -> float:
+    """The mean of what is known; nan if nothing is."""
     known = [value for value in values if value == value]
     return sum(known) / len(known) if known else float("nan")
