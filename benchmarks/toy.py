@@ -51,11 +51,11 @@ def plain_batch(task: Task, maps: Maps) -> tuple[Tensor, Tensor, Tensor]:
     """Embeddings of a fresh batch."""
     z1, z2 = (torch.randn(BATCH, task.tokens, rank).sign() for rank in task.ranks)
     payload = torch.randint(task.payloads, (BATCH, task.tokens))
-    noise = task.noise * torch.randn(BATCH, task.tokens, task.width)
+    noise = task.sigma * torch.randn(BATCH, task.tokens, task.width)
     tokens = z1 @ maps.key_1.T + z2 @ maps.key_2.T + maps.payload.T[payload] + noise
     row, original = torch.arange(BATCH), torch.randint(task.tokens, (BATCH,))
     named = z1[row, original] @ maps.query_1.T + z2[row, original] @ maps.query_2.T
-    return tokens, named + task.noise * torch.randn(BATCH, task.width), payload[row, original]
+    return tokens, named + task.sigma * torch.randn(BATCH, task.width), payload[row, original]
 
 
 def plain_loop(task: Task, d_head: int) -> Callable[[int], None]:

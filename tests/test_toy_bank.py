@@ -120,3 +120,8 @@ def test_paper_grid__has_the_212_heads_of_the_paper():
     assert len(grid) == len(set(grid)) == 212
     assert sum(cell.d_head == 8 for cell in grid) == 50
     assert not any(cell.superposed for cell in grid if sum(cell.task.ranks) == cell.d_head)
+
+
+def test_paper_grid__refuses_sizes_that_the_paper_has_not():
+    with pytest.raises(QKPrismError, match="no heads of d_head 4"):
+        paper_grid(d_heads=(4,))

@@ -1,13 +1,18 @@
 """Figures of the toy grid: every head has its place, and classes and numbers are those of the results."""
 
+import dataclasses
+
 import pytest
 
 from qkprism import QKPrismError
 from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_triangles
 from qkprism.figures.toy_interactions import interaction_grid
-from qkprism.toy.cells import paper_grid, untrained
+from qkprism.figures.toy_limits import rank_size_figure
+from qkprism.toy.cells import Cell, paper_grid, untrained
+from qkprism.toy.limits import RankAt
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.scores import HeadScore
+from qkprism.toy.task import Task
 from qkprism.toy.truth import interaction
 
 
@@ -66,3 +71,22 @@ def test_interaction_grid__shows_each_matrix_scaled_and_tells_its_shares():
     titles = [note.text for note in fig.layout.annotations]
     assert f"{interaction(heads[0]).diagonal:.0%} diagonal" in titles[0]
     assert len(fig.layout.shapes) == 10
+
+
+def test_accuracy_grid__has_panels_of_their_own_for_presets():
+    heads = [untrained(cell) for preset in ("calibrated", "paper") for cell in paper_grid(d_heads=(8,), preset=preset)]
+    fig = accuracy_grid([HeadScore.of(dataclasses.replace(head, accuracy=0.1)) for head in heads])
+    titles = [note.text for note in fig.layout.annotations]
+    assert len([trace for trace in fig.data if trace.type == "heatmap"]) == 4
+    assert any("discrete, d_head 8, paper" in title for title in titles)
+
+
+def test_rank_size_figure__tells_which_heads_it_has():
+    def told(*ranks):
+        cells = [Cell(Task("discrete", *pair), 8) for pair in ranks]
+        fig = rank_size_figure([RankAt(c, "z1", 100, "energy", 0.99, c.task.r1, c.task.r1) for c in cells])
+        return fig.layout.title.text
+
+    assert "1 head with r1 + r2 &lt; d_head" in told((3, 3)) or "1 head with r1 + r2 < d_head" in told((3, 3))
+    assert "r1 + r2 ≤ d_head" in told((3, 3), (4, 4))
+    assert "some of them superposed" in told((3, 3), (5, 5))

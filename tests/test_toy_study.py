@@ -17,6 +17,7 @@ from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
 from qkprism.toy import Cell, Depth, Sampling, Task, few_cells, study
+from qkprism.toy.cells import untrained
 from qkprism.toy.editable import Editable, draw_editable
 from qkprism.toy.gauge import basis_change, rebased
 from qkprism.toy.interventions import true_attention
@@ -65,9 +66,9 @@ def test_matched_target__moves_with_its_own_latent_and_stays_with_the_other(foun
         before = {row.cell: row for row in matched if row.control == "none"}
         for row in rows(matched, control="feature", method="contrast"):
             if row.feature == own:
-                assert abs(row.on_target - before[row.cell].on_original) < 0.02, row
+                assert abs(row.on_target - before[row.cell].on_original) < 0.01, row
             if row.feature == other:
-                assert abs(row.on_target - before[row.cell].on_target) < 0.02, row
+                assert abs(row.on_target - before[row.cell].on_target) < 0.01, row
 
 
 def test_contrast_swap__is_the_truth_in_any_basis_and_the_papers_is_not(found):
@@ -109,9 +110,18 @@ def test_ranks__balanced_ones_do_not_change_with_the_basis(found):
     ranks = [{(row.cell, row.latent): row for row in one.recovered} for one in (found.trained, found.rebased)]
     for key, row in ranks[0].items():
         assert row.balanced == ranks[1][key].balanced
-        if sum(row.cell.task.ranks) < 8:
-            assert row.energy == row.balanced == row.true
+        if not row.cell.superposed:
+            assert row.energy == row.balanced == row.heldout == row.true, row
             assert row.error < 0.15
+
+
+def test_heads__reach_the_ceiling_of_bayes_or_of_the_dot_product_on_two_seeds(found):
+    room = [score for score in found.scores() if not score.cell.superposed]
+    assert {score.cell.seed for score in room} == {0, 1}
+    assert any(sum(score.cell.task.ranks) == 8 for score in room)
+    for score in room:
+        assert abs(score.accuracy - score.dot_product_ceiling) < 0.015, score
+        assert score.cell.task.variant == "continuous" or score.ceiling - score.accuracy < 0.015
 
 
 def test_rebased__leaves_all_attention_as_it_was(found):
@@ -135,28 +145,39 @@ def test_true_attention__is_that_of_the_exchanged_tokens(found):
             assert torch.allclose(ours, attention[row, place], atol=1e-5)
 
 
-def test_editable__rows_are_drawn_like_whole_samples(found):
-    for head in found.heads.values():
-        n = 20_000
-        samples = draw_samples(head.cell.task, n, stream("whole"))
+def logits_of_others(head, rows):
+    """The logits of all tokens but original and target, in units of |u|: a row's own scale is taken out."""
+    scene, n = rows.scene, len(rows)
+    other = torch.ones(n, head.cell.task.tokens, dtype=torch.bool)
+    other[torch.arange(n), scene.places.original] = False
+    other[torch.arange(n), scene.places.target] = False
+    size = (scene.query[:, 0] @ head.key.double()).norm(dim=1, keepdim=True) * scene.scaling
+    return scene.logits.product[:, 0][other].view(n, -1) / size
+
+
+@pytest.mark.parametrize("variant", ["discrete", "continuous"])
+def test_editable__rows_are_drawn_like_whole_samples(found, variant):
+    """In an untrained head and the noise of the paper all parts of a logit weigh about the same."""
+    loud = untrained(Cell(Task(variant, 2, 3, "paper"), 8))
+    n, trained = 20_000, next(head for cell, head in found.heads.items() if cell.task.variant == variant)
+    for head in (trained, loud):
+        whole = Editable.of(head, draw_samples(head.cell.task, n, stream("whole")))
         drawn = draw_editable(head, "given", n, stream("rows"))
-        pair = (drawn.scene.key[:, 0] @ drawn.scene.query[:, 0, :, None])[..., 0] * drawn.scene.scaling
-        assert torch.allclose(pair, drawn.scene.logits.product[:, 0, :2], atol=1e-4)
-        for ours, theirs in zip(true_attention(head, drawn).values(), _exchanged(head, samples), strict=True):
+        for ours, theirs in zip(*(true_attention(head, rows).values() for rows in (drawn, whole)), strict=True):
             spread = 5 * (ours.std(1) / n**0.5 + 1e-4)
             assert ((ours.mean(1) - theirs.mean(1)).abs() < 2**0.5 * spread).all()
+    ours, theirs = (logits_of_others(loud, rows) for rows in (drawn, whole))
+    assert ours.mean() == pytest.approx(float(theirs.mean()), abs=0.02)
+    assert ours.var() == pytest.approx(float(theirs.var()), rel=0.03)
 
 
-def _exchanged(head, samples):
-    return true_attention(head, Editable.of(head, samples)).values()
-
-
-def test_editable__a_matched_target_differs_in_one_latent(found):
-    head = found.heads[CELLS[0]]
+@pytest.mark.parametrize("ranks", [(2, 2), (3, 3)])
+def test_editable__a_matched_target_differs_in_one_latent_in_every_row(ranks):
+    head = untrained(Cell(Task("discrete", *ranks), 8))
     for latent, other in (("z1", "z2"), ("z2", "z1")):
-        drawn = draw_editable(head, latent, 100, stream(0))
+        drawn = draw_editable(head, latent, 500, stream(0))
         assert not drawn.moved[other].any()
-        assert drawn.moved[latent].any()
+        assert drawn.moved[latent].any(-1).all()
 
 
 def test_off_truth__is_the_total_variation_of_whole_rows(found):
@@ -234,9 +255,7 @@ def test_claims__agree_in_trained_heads_and_never_differ_where_the_paper_is_sile
 def test_claims__do_not_agree_in_untrained_heads(tmp_path):
     still = Protocol("still", rate=0.0, steps=1, check_batches=1, test_batches=2)
     cells = [Cell(Task(v, r, r), 8) for v in ("discrete", "continuous") for r in (3, 5)]
-    told = verdicts(
-        study(tmp_path, cells=cells, protocol=still, sampling=Sampling(n=512), depth=Depth(256, 1, most=200))
-    )
+    told = verdicts(study(tmp_path, cells=cells, protocol=still, sampling=Sampling(n=200), depth=Depth(256, 1, most=0)))
     for words in ("99% accuracy", "around 85%", "the same clusters", "G is diagonal", "moves all the attention"):
         (verdict,) = [verdict for paper, verdict in told.items() if words in paper]
         assert verdict != "yes", words
@@ -246,7 +265,7 @@ def test_claims__do_not_agree_in_untrained_heads(tmp_path):
 def test_summary__has_a_row_for_every_kind_of_head(found):
     table = found.summary()
     assert table.heads.sum() == len(CELLS)
-    assert set(table.room) == {"below", "above"}
+    assert set(table.room) == {"below", "equal", "above"}
     assert len(found.swaps()) == len(found.trained.swaps) + len(found.rebased.swaps)
     assert len(found.parts()) == 2 * 12 * len(CELLS)
 

@@ -1,6 +1,7 @@
 """The task: what is drawn, what is exchanged, and how well it can be solved at best."""
 
 import itertools
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -8,7 +9,18 @@ from jaxtyping import TypeCheckError
 
 from qkprism import QKPrismError
 from qkprism.toy.ceiling import bayes_ceiling, dot_product_ceiling, expected_largest
-from qkprism.toy.samples import draw_contrast, draw_given, draw_latents, draw_samples, exchange, match_target, take
+from qkprism.toy.cells import Cell
+from qkprism.toy.contrasts import Sampling
+from qkprism.toy.samples import (
+    draw_contrast,
+    draw_given,
+    draw_latents,
+    draw_samples,
+    draw_signs,
+    exchange,
+    match_target,
+    take,
+)
 from qkprism.toy.task import Maps, Task, embed_payloads, embed_selector, stream
 
 VARIANTS = ["discrete", "continuous"]
@@ -56,11 +68,29 @@ def test_exchange__moves_one_latent_and_nothing_else_and_twice_is_nothing(varian
     assert torch.equal(exchange(changed, "z1").z1, samples.z1)
 
 
-def test_match_target__differs_in_one_latent_only():
-    samples = match_target(draw_samples(Task("continuous", 3, 4), 200, stream(0)), "z1")
+@pytest.mark.parametrize("latent", ["z1", "z2"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_match_target__differs_in_one_latent_in_every_row(variant, latent):
+    drawn, other = draw_samples(Task(variant, 2, 2), 500, stream(0)), "z2" if latent == "z1" else "z1"
+    samples = match_target(drawn, latent, stream(1))
     assert bool((samples.original != samples.target).all())
-    assert torch.equal(take(samples.z2, samples.target), take(samples.z2, samples.original))
-    assert bool((take(samples.z1, samples.target) != take(samples.z1, samples.original)).all())
+    (own, theirs), (held, same) = (
+        [take(getattr(samples, name), at) for at in (samples.original, samples.target)] for name in (latent, other)
+    )
+    assert bool((own != theirs).any(-1).all())
+    assert torch.equal(held, same)
+    for name in ("payload", "noise", "query_z1", "query_z2", "query_noise"):
+        assert torch.equal(getattr(samples, name), getattr(drawn, name))
+
+
+def test_draw_signs__are_fair_and_independent():
+    signs = draw_signs((20_000, 5), stream(0))
+    assert signs.unique().tolist() == [-1, 1]
+    assert signs.mean(0).abs().max() < 0.03
+    assert (torch.corrcoef(signs.T) - torch.eye(5)).abs().max() < 0.03
+    runs = (signs.flatten()[1:] * signs.flatten()[:-1]).mean()
+    assert abs(runs) < 0.02
+    assert draw_signs((3, 7), stream(1)).shape == (3, 7)
 
 
 def test_embeddings__are_the_sums_of_the_paper():
@@ -126,7 +156,51 @@ def test_dot_product_ceiling__is_that_of_bayes_for_signs_and_counts_the_dimensio
     assert dot_product_ceiling(Task("continuous", 6, 6), 8) == dot_product_ceiling(Task("continuous", 4, 4), 16)
 
 
-@pytest.mark.parametrize("wrong", [{"variant": "ternary"}, {"preset": "loud"}, {"r1": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"variant": "ternary"}, {"preset": "loud"}, {"r1": 0}, {"noise": -1.0}, {"latent_scale": 0.0}]
+)
 def test_task__refuses_what_it_does_not_know(wrong):
     with pytest.raises((QKPrismError, TypeCheckError)):  # types are checked in tests only
         Task(**({"variant": "discrete", "r1": 2, "r2": 2} | wrong))
+
+
+def test_task__scales_can_be_given_and_are_told():
+    task = Task("discrete", 4, 4, payloads=1000, noise=0.5, latent_scale=2.0, payload_scale=3.0)
+    maps = Maps.draw(task, 0)
+    assert maps.noise == 0.5
+    assert maps.key_1.std() == pytest.approx(2, rel=0.2)
+    assert maps.query_2.std() == pytest.approx(2, rel=0.2)
+    assert maps.payload.std() == pytest.approx(3, rel=0.05)
+    assert str(Cell(task, 8)).endswith("seed=0 calibrated noise=0.5 latent_scale=2 payload_scale=3")
+    assert str(Cell(Task("discrete", 4, 4, "paper"), 8)).endswith("seed=0 paper")
+    assert Cell.from_json(asdict(Cell(task, 8))) == Cell(task, 8)
+
+
+def test_task__its_text_is_that_of_the_preset_unless_scales_are_given():
+    """Random streams are keyed by it: heads that were trained before stay the same."""
+    told = "Task(variant='discrete', r1=2, r2=3, preset='calibrated', tokens=16, payloads=10, width=32"
+    assert repr(Task("discrete", 2, 3)) == f"{told})"
+    assert repr(Task("discrete", 2, 3, noise=0.1)) == f"{told}, noise=0.1)"
+    assert float(Maps.draw(Task("discrete", 2, 3), 0).key_1[0, 0]) == pytest.approx(0.875693, abs=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [1.0, -1.0, 2.0, float("nan")])
+def test_correlation__is_below_one(wrong):
+    with pytest.raises(QKPrismError, match="correlation"):
+        Sampling(correlation=wrong)
+    with pytest.raises(QKPrismError, match="correlation"):
+        draw_samples(Task("discrete", 2, 3), 5, stream(0), correlation=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"d_head": 0}, "d_head=0"),
+        ({"d_head": 64}, "width 32"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": True}, "seed=True"),
+    ],
+)
+def test_cell__refuses_what_cannot_be_trained(wrong, told):
+    with pytest.raises(QKPrismError, match=told):
+        Cell(Task("discrete", 2, 3), **({"d_head": 8} | wrong))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from qkprism import QKPrismError
-from qkprism.toy import store
-from qkprism.toy.cells import Cell, untrained
+from qkprism.toy import store, studying
+from qkprism.toy.cells import Cell, few_cells, paper_grid, untrained
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.portrait import Depth
 from qkprism.toy.protocols import Protocol
@@ -122,3 +122,23 @@ def test_study__keeps_its_parts_and_gives_the_same_again(tmp_path, monkeypatch):
     table = first.accuracy()
     assert (table.ceiling - table.below).tolist() == pytest.approx(table.accuracy.tolist())
     assert {row.cell for row in first.misses()} <= set(CELLS)
+
+
+def test_study__pictures_the_papers_heads_with_its_grid_of_any_seeds():
+    for seeds, preset in (((0,), "calibrated"), ((0, 1), "calibrated"), ((1, 2), "paper")):
+        cells = studying._pictured(paper_grid(seeds=seeds, preset=preset))
+        assert [(c.task.ranks, c.d_head, c.seed, c.task.preset) for c in cells] == [((3, 5), 16, seeds[0], preset)] * 2
+    assert {cell.task.ranks for cell in studying._pictured(few_cells())} <= {cell.task.ranks for cell in few_cells()}
+
+
+def test_study__probes_heads_of_the_first_seed_there_is():
+    heads = [untrained(cell) for seed in (3, 2) for cell in few_cells(seed)]
+    probed = [head.cell for head in studying._probed(heads)]
+    assert {cell.seed for cell in probed} == {2}
+    assert {cell.task.ranks for cell in probed} == {(2, 3), (3, 3), (3, 4)}
+
+
+def test_depth__is_that_of_the_paper_unless_told_otherwise():
+    assert Depth().swaps == Depth(draws=5).swaps == 51_200
+    with pytest.raises(QKPrismError, match="start at 0"):
+        Depth(draws=-1)

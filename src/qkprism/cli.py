@@ -389,6 +389,20 @@ class Protocols(StrEnum):
     paper = "paper"
 
 
+class Presets(StrEnum):
+    """The scales of the toy task."""
+
+    calibrated = "calibrated"
+    paper = "paper"
+
+
+class NegativeKeys(StrEnum):
+    """How the negatives of a toy contrast are drawn."""
+
+    differs = "differs"
+    redrawn = "redrawn"
+
+
 @app.command(epilog="Examples:  qkprism toy --save runs/toy   qkprism toy --quick --save runs/quick")
 def toy(
     save: Annotated[Path, typer.Option(help="The run folder; finished parts in it are not computed again.")] = Path(
@@ -399,6 +413,12 @@ def toy(
     ] = Protocols.fast,
     quick: Annotated[bool, typer.Option("--quick", help="Ten small heads, trained briefly: a first look.")] = False,
     seeds: Annotated[int, typer.Option(help="How many heads of each kind.", min=1)] = 1,
+    preset: Annotated[
+        Presets, typer.Option(help="calibrated: scales that reach the paper's accuracies; paper: the text at its word.")
+    ] = Presets.calibrated,
+    negatives: Annotated[
+        NegativeKeys, typer.Option(help="Negative keys of a contrast differ from the query, or are drawn anew.")
+    ] = NegativeKeys.differs,
     as_json: JsonOption = False,
 ) -> None:
     """Train the paper's toy heads, find what is known to be in them, and write a page that compares both."""
@@ -410,11 +430,12 @@ def toy(
 
     if quick and protocol is Protocols.paper:
         raise QKPrismError("Give --quick or --protocol paper, not both.")
-    options: dict[str, Any] = {"protocol": protocol.value}
+    options: dict[str, Any] = {"protocol": "quick" if quick else protocol.value}
     if quick:
-        options = {"protocol": "quick", "cells": [cell for seed in range(seeds) for cell in qk.toy.few_cells(seed)]}
-    elif seeds > 1:
-        options["cells"] = qk.toy.paper_grid(seeds=range(seeds))
+        options["cells"] = [cell for seed in range(seeds) for cell in qk.toy.few_cells(seed, preset.value)]
+    else:
+        options["cells"] = qk.toy.paper_grid(seeds=range(seeds), preset=preset.value)
+    options["sampling"] = qk.toy.Sampling(negatives=negatives.value)
     found = qk.toy.study(save, **options, progress=_told_training, say=_told)
     _told("figures")
     figures = toy_figures(found)

@@ -36,7 +36,8 @@ class Row:
 
     def attention(self) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
         """The attention on the original and on the target key."""
-        return (self.original - self.total).exp(), (self.target - self.total).exp()
+        total = self.total
+        return (self.original - total).exp(), (self.target - total).exp()
 
     def leads(self) -> tuple[Bool[Tensor, "*row"], Bool[Tensor, "*row"]]:
         """Whether the target is the most attended of the marked keys, and of all tokens."""

@@ -11,6 +11,7 @@ from qkprism.figures.toy_gauge import gauge_figure
 from qkprism.figures.toy_grid import accuracy_grid, rank_triangles
 from qkprism.figures.toy_interactions import interaction_grid
 from qkprism.figures.toy_limits import limit_figure, rank_size_figure
+from qkprism.figures.toy_panels import kind_of
 from qkprism.figures.toy_parts import part_figure
 from qkprism.figures.toy_swap_wall import swap_wall
 from qkprism.figures.toy_swaps import matched_figure, swap_bars, truth_figure
@@ -46,8 +47,8 @@ def toy_figures(study: Study) -> dict[str, go.Figure]:
 def _selected(cells: list[Cell]) -> list[Cell]:
     """Two heads of every kind: the fullest one with room, and the most superposed."""
     found: list[Cell] = []
-    for kind in sorted({(cell.d_head, cell.task.variant) for cell in cells}):
-        own = [cell for cell in cells if (cell.d_head, cell.task.variant) == kind]
+    for kind in sorted({kind_of(cell) for cell in cells}):
+        own = [cell for cell in cells if kind_of(cell) == kind]
         own.sort(key=lambda cell: (sum(cell.task.ranks), -abs(cell.task.r1 - cell.task.r2)))
         roomy = [cell for cell in own if sum(cell.task.ranks) < cell.d_head]
         found += dict.fromkeys([*roomy[-1:], own[-1]])

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import FEATURE_COLORS, GRID, INK, WIDTH, finish
+from qkprism.figures.toy_panels import cell_title
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
@@ -25,7 +26,7 @@ def cloud_figure(points: Sequence[Point], *, width: int = WIDTH) -> go.Figure:
         rows=1,
         cols=len(cells),
         specs=[[{"type": "scene"}] * len(cells)],
-        subplot_titles=[_name(cell) for cell in cells],
+        subplot_titles=[cell_title(cell) for cell in cells],
         horizontal_spacing=0.02,
     )
     for column, cell in enumerate(cells, 1):
@@ -48,11 +49,6 @@ def cloud_figure(points: Sequence[Point], *, width: int = WIDTH) -> go.Figure:
         left=16,
         above=24,
     )
-
-
-def _name(cell: Cell) -> str:
-    task = cell.task
-    return f"<b>{task.variant}, r1={task.r1} r2={task.r2}, d_head {cell.d_head}</b>"
 
 
 def _trace(points: Sequence[Point], side: str, symbol: str, cell: Cell, *, showlegend: bool) -> go.Scatter3d:

@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import DIVERGING, INK, SEQUENTIAL, WIDTH, axis
-from qkprism.figures.toy_panels import finish_panels
+from qkprism.figures.toy_panels import by_kind, finish_panels, kind_title
 
 if TYPE_CHECKING:
     from qkprism.toy.recovery import Recovery
@@ -132,24 +132,23 @@ def _class(row: Recovery, rule: Rule) -> str:
 
 def _panels(rows: Sequence[Any], width: int) -> tuple[go.Figure, list[list[Any]]]:
     """A panel a d_head and variant, two in a line, and the rows of each."""
-    kinds = sorted({(row.cell.d_head, row.cell.task.variant) for row in rows})
+    kinds = by_kind(rows)
     lines = -(-len(kinds) // 2)
     fig = make_subplots(
         rows=lines,
         cols=min(2, len(kinds)),
-        subplot_titles=[f"<b>{variant}, d_head {d_head}</b>" for d_head, variant in kinds],
+        subplot_titles=[kind_title(kind) for kind in kinds],
         horizontal_spacing=72 / width,
         vertical_spacing=_BETWEEN / _height(len(kinds)) if lines > 1 else 0,
     )
-    panels = [[row for row in rows if (row.cell.d_head, row.cell.task.variant) == kind] for kind in kinds]
-    for number, own in enumerate(panels, 1):
+    for number, own in enumerate(kinds.values(), 1):
         ranks = [r for row in own for r in row.cell.task.ranks]
         low, high = min(ranks), max(ranks)
         for letter, name in (("x", "true r1"), ("y", "true r2")):
             shown = {"title_text": name, "dtick": 1, "range": [low - 0.5, high + 0.5], "showgrid": False}
             fig.layout[f"{letter}axis{number}"].update(**shown)
         _draw_limit(fig, number, own[0].cell.d_head, low, high)
-    return fig, panels
+    return fig, [*kinds.values()]
 
 
 def _height(panels: int) -> int:

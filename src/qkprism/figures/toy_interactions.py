@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import DIVERGING, INK, WIDTH, axis, finish
+from qkprism.figures.toy_panels import cell_title
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _IN_A_LINE = 4
 _GAP = 28  # pixels between panels
-_TITLE = 46  # pixels above a panel
+_TITLE = 60  # pixels above a panel
 
 
 def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = WIDTH) -> go.Figure:
@@ -52,8 +53,9 @@ def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = 
         title="How the coordinates of both latents meet in q·k",
         subtitle="G: rows are the selector's coordinates, columns the token's; z1 first, then z2.",
         caption="A diagonal means that each coordinate is compared with itself only. With fewer dimensions than "
-        "coordinates (r1 + r2 > d_head) coordinates of one latent answer those of the other: superposition. Shares are "
-        "those of the squared entries; dimensions are the effective rank of G.",
+        "coordinates (r1 + r2 > d_head) more than one coordinate shares a dimension: superposition. They may be of "
+        "both latents (`across`) or of one. Shares are those of the squared entries, dimensions are the effective rank "
+        "of G, symmetry is ⟨G, Gᵀ⟩ / |G|².",
         width=width,
         plot_height=height,
         left=24,
@@ -64,10 +66,9 @@ def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = 
 
 
 def _told(cell: Cell, found: Interaction) -> str:
-    task = cell.task
     return (
-        f"<b>{task.variant}, r1={task.r1} r2={task.r2}, d_head {cell.d_head}</b><br>"
-        f"{found.diagonal:.0%} diagonal, {found.across:.0%} across, {found.dimensions:.1f} dims"
+        f"{cell_title(cell)}<br>{found.diagonal:.0%} diagonal, {found.across:.0%} across<br>"
+        f"{found.crowding:.2f} coordinates a dimension, symmetry {found.symmetry:.2f}"
     )
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import WIDTH, axis
-from qkprism.figures.toy_panels import METHOD_COLORS, METHOD_NAMES, METHOD_SYMBOLS, finish_panels, method_look
+from qkprism.figures.toy_panels import METHOD_COLORS, METHOD_NAMES, METHOD_SYMBOLS, finish_panels, method_look, slack
 from qkprism.figures.words import count
 
 if TYPE_CHECKING:
@@ -40,13 +40,21 @@ def limit_figure(limits: Sequence[Limit], *, width: int = WIDTH) -> go.Figure:
         fig,
         _HEIGHT,
         title="Projectors where latents correlate and where examples are few",
-        subtitle=f"{count(len({row.cell for row in limits}), 'head')}, both latents; small marks are single ones, "
+        subtitle=f"{_heads(limits)}, both latents; small marks are single ones, "
         f"lines their geometric means. Left: {most:,} examples a contrast.",
         caption="The error is that of the logits which a projector moves, relative to those that it should move. The "
         "contrasts hold the other latent fixed within an example, so correlation in the data costs little. What the "
         "orthogonal projector gets wrong does not go away with more data.",
         width=width,
     )
+
+
+def _heads(rows: Sequence[Limit | RankAt]) -> str:
+    """How many heads there are, and whether they have room for both latents."""
+    places = [slack(row) for row in rows]
+    room = "<" if max(places) < 0 else "≤" if max(places) == 0 else ">" if min(places) > 0 else ""
+    told = f" with r1 + r2 {room} d_head" if room else ", some of them superposed"
+    return count(len({row.cell for row in rows}), "head") + told
 
 
 def _errors(fig: go.Figure, panel: int, method: str, points: Sequence[tuple[float, float]]) -> None:
@@ -88,7 +96,7 @@ def rank_size_figure(ranks: Sequence[RankAt], *, width: int = WIDTH) -> go.Figur
         fig,
         _HEIGHT,
         title="Ranks at other sample sizes and thresholds",
-        subtitle=f"{count(len({row.cell for row in ranks}), 'head')} with r1 + r2 < d_head, both latents.",
+        subtitle=f"{_heads(ranks)}, both latents.",
         caption="Energy rules count the directions that hold a share of the energy; the held-out test those whose t is "
         "above a threshold on examples that did not choose them.",
         width=width,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import GRID, MUTED, axis, finish
+
+if TYPE_CHECKING:
+    from qkprism.toy.cells import Cell
 
 METHOD_NAMES = MappingProxyType(
     {"contrast": "contrast metric (qkprism)", "raw oblique": "raw, oblique", "raw": "raw, orthogonal (the paper's)"}
@@ -18,6 +21,35 @@ METHOD_NAMES = MappingProxyType(
 METHOD_COLORS = MappingProxyType({"contrast": "#0072B2", "raw oblique": "#009E73", "raw": "#D55E00"})
 METHOD_SYMBOLS = MappingProxyType({"contrast": "circle", "raw oblique": "diamond", "raw": "x"})
 _PANEL, _BETWEEN = 230, 88  # pixels
+
+
+Kind = tuple[int, str, str]  # d_head, variant, and the setting of the task where it is not the default
+
+
+def kind_of(cell: Cell) -> Kind:
+    """What heads of one panel have in common."""
+    return cell.d_head, cell.task.variant, cell.task.setting
+
+
+def by_kind(rows: Iterable[Any]) -> dict[Kind, list[Any]]:
+    """The rows of every kind of head, in order."""
+    found: dict[Kind, list[Any]] = {}
+    for row in rows:
+        found.setdefault(kind_of(row.cell), []).append(row)
+    return {kind: found[kind] for kind in sorted(found)}
+
+
+def kind_title(kind: Kind, more: str = "") -> str:
+    """The title of the panel of a kind of heads."""
+    d_head, variant, setting = kind
+    return f"<b>{variant}, d_head {d_head}{f', {setting}' if setting else ''}{more}</b>"
+
+
+def cell_title(cell: Cell) -> str:
+    """The title of the panel of one head."""
+    task = cell.task
+    setting = f", {task.setting}" if task.setting else ""
+    return f"<b>{task.variant}, r1={task.r1} r2={task.r2}, d_head {cell.d_head}{setting}</b>"
 
 
 def slack(row: Any) -> int:
@@ -35,18 +67,17 @@ def slack_panels(
     width: int,
 ) -> tuple[go.Figure, int]:
     """Means over heads of equal r1 + r2 - d_head, a panel a variant and d_head; and the height of the panels."""
-    kinds = sorted({(row.cell.d_head, row.cell.task.variant) for row in rows})
-    lines, columns = -(-len(kinds) // 2), min(2, len(kinds))
+    panels = by_kind(rows)
+    lines, columns = -(-len(panels) // 2), min(2, len(panels))
     height = lines * _PANEL + (lines - 1) * _BETWEEN
     fig = make_subplots(
         rows=lines,
         cols=columns,
-        subplot_titles=[f"<b>{variant}, d_head {d_head}</b>" for d_head, variant in kinds],
+        subplot_titles=[kind_title(kind) for kind in panels],
         horizontal_spacing=72 / width,
         vertical_spacing=_BETWEEN / height if lines > 1 else 0,
     )
-    for panel, kind in enumerate(kinds, 1):
-        own = [row for row in rows if (row.cell.d_head, row.cell.task.variant) == kind]
+    for panel, own in enumerate(panels.values(), 1):
         for name, belongs in series.items():
             _line(fig, panel, name, [row for row in own if belongs(row)], value, looks[name])
         _superposed(fig, panel, [slack(row) for row in own])

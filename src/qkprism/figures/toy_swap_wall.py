@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import SEQUENTIAL, WIDTH, axis, finish
-from qkprism.figures.toy_panels import METHOD_NAMES
+from qkprism.figures.toy_panels import METHOD_NAMES, by_kind, kind_title
 from qkprism.figures.toy_swaps import BARS, SIDES
 
 if TYPE_CHECKING:
@@ -23,19 +23,17 @@ def swap_wall(swaps: Sequence[Swap], *, method: str = "raw", seed: int = 0, widt
     """Attention on the original and on the target token after every edit, in all heads of a seed."""
     shown = [r for r in swaps if r.target == "given" and r.method in ("", method) and r.cell.seed == seed]
     rows = {(row.cell, row.control, row.feature): row for row in shown}
-    kinds = sorted({(row.cell.d_head, row.cell.task.variant) for row in shown})
+    kinds = by_kind(shown)
     panels = [(kind, side) for kind in kinds for side in SIDES]
     height = len(panels) * _PANEL + (len(panels) - 1) * _BETWEEN
     fig = make_subplots(
         rows=len(panels),
         cols=1,
-        subplot_titles=[f"<b>{variant}, d_head {d_head}: {name}</b>" for (d_head, variant), (_, name, _) in panels],
+        subplot_titles=[kind_title(kind, f": {name}") for kind, (_, name, _) in panels],
         vertical_spacing=_BETWEEN / height,
     )
     for panel, (kind, (side, _, _)) in enumerate(panels, 1):
-        cells = sorted(
-            {row.cell for row in shown if (row.cell.d_head, row.cell.task.variant) == kind}, key=lambda c: c.task.ranks
-        )
+        cells = sorted({row.cell for row in kinds[kind]}, key=lambda cell: cell.task.ranks)
         values = [[getattr(rows[cell, control, feature], side) for cell in cells] for _, control, feature in BARS]
         _draw(fig, panel, cells, values)
     colors = [[i / (len(SEQUENTIAL) - 1), color] for i, color in enumerate(SEQUENTIAL)]

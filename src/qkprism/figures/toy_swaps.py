@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import MUTED, WIDTH, axis
-from qkprism.figures.toy_panels import METHOD_NAMES, finish_panels, method_look, slack_panels
+from qkprism.figures.toy_panels import METHOD_NAMES, cell_title, finish_panels, method_look, slack_panels
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
@@ -43,7 +43,7 @@ def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "ra
     fig = make_subplots(
         rows=lines,
         cols=columns,
-        subplot_titles=[_name(cell) for cell in cells],
+        subplot_titles=[cell_title(cell) for cell in cells],
         horizontal_spacing=56 / width,
         vertical_spacing=_BETWEEN / height if lines > 1 else 0,
     )
@@ -79,11 +79,6 @@ def _bars(fig: go.Figure, panel: int, values: Sequence[float], name: str, color:
         xaxis=axis("x", panel),
         yaxis=axis("y", panel),
     )
-
-
-def _name(cell: Cell) -> str:
-    task = cell.task
-    return f"<b>{task.variant}, r1={task.r1} r2={task.r2}, d_head {cell.d_head}</b>"
 
 
 def truth_figure(swaps: Sequence[Swap], *, feature: str = "z1", width: int = WIDTH) -> go.Figure:

@@ -10,7 +10,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from qkprism.toy.task import Maps, Preset, Samples, Task, Variant, embed_payloads, embed_selector, stream
+from qkprism.errors import QKPrismError
+from qkprism.toy.task import (
+    DEFAULT,
+    Maps,
+    Preset,
+    Samples,
+    Task,
+    Variant,
+    embed_payloads,
+    embed_selector,
+    stream,
+)
 
 RANKS = {8: range(2, 7), 16: range(4, 13)}
 
@@ -23,6 +34,14 @@ class Cell:
     d_head: int
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("d_head", "seed"):
+            value, least = getattr(self, name), int(name == "d_head")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise QKPrismError(f"{name}={value!r} is not possible. Use a whole number from {least} on.")
+        if self.d_head > self.task.width:
+            raise QKPrismError(f"d_head={self.d_head} is more than the width {self.task.width} of the embeddings.")
+
     @property
     def superposed(self) -> bool:
         """Are there more latent dimensions than the head has?"""
@@ -34,7 +53,9 @@ class Cell:
         return cls(Task(**state["task"]), state["d_head"], state["seed"])
 
     def __str__(self) -> str:
-        return f"{self.task.variant} r1={self.task.r1} r2={self.task.r2} d_head={self.d_head} seed={self.seed}"
+        task = self.task
+        setting = f" {task.setting}" if task.setting else ""
+        return f"{task.variant} r1={task.r1} r2={task.r2} d_head={self.d_head} seed={self.seed}{setting}"
 
 
 def paper_grid(
@@ -42,9 +63,12 @@ def paper_grid(
     seeds: Sequence[int] = (0,),
     variants: Sequence[Variant] = get_args(Variant),
     d_heads: Sequence[int] = tuple(RANKS),
-    preset: Preset = "calibrated",
+    preset: Preset = DEFAULT,
 ) -> tuple[Cell, ...]:
     """The cells of the paper: 25 of d_head 8 and 81 of d_head 16, for each variant and seed."""
+    if unknown := [d_head for d_head in d_heads if d_head not in RANKS]:
+        known = " and ".join(map(str, RANKS))
+        raise QKPrismError(f"The paper has no heads of d_head {unknown[0]}: its grid has {known}. Give cells instead.")
     return tuple(
         Cell(Task(variant, r1, r2, preset), d_head, seed)
         for seed in seeds
@@ -55,10 +79,10 @@ def paper_grid(
     )
 
 
-def few_cells(seed: int = 0) -> tuple[Cell, ...]:
+def few_cells(seed: int = 0, preset: Preset = DEFAULT) -> tuple[Cell, ...]:
     """A few small heads of both variants, with room, on the boundary and superposed: for a first look, in seconds."""
     ranks = ((2, 3), (3, 3), (3, 4), (4, 4), (5, 5))
-    return tuple(Cell(Task(variant, *pair), 8, seed) for variant in get_args(Variant) for pair in ranks)
+    return tuple(Cell(Task(variant, *pair, preset), 8, seed) for variant in get_args(Variant) for pair in ranks)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,18 @@ from qkprism.core.vectors import Vectors
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.toy.cells import ToyHead
-from qkprism.toy.samples import LATENTS, Latent, Negatives, draw_contrast
+from qkprism.toy.samples import (
+    LATENTS,
+    Latent,
+    Negatives,
+    check_correlation,
+    check_negatives,
+    draw_contrast,
+)
 from qkprism.toy.task import stream
 
 _CHUNK = 512
+FEWEST = 10
 OURS = Choices(center="query", metric="contrast", rank="balanced")
 PAPER = Choices(center="none", metric="raw", rank="energy")
 
@@ -39,6 +47,12 @@ class Sampling:
     negatives: Negatives = "differs"
     correlation: float = 0.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_correlation(self.correlation)
+        check_negatives(self.negatives)
+        if self.n < FEWEST:
+            raise QKPrismError(f"n={self.n} examples are too few for a contrast. Use at least {FEWEST}.")
 
 
 def contrast_vectors(head: ToyHead, latent: Latent, sampling: Sampling = Sampling()) -> Vectors:  # noqa: B008

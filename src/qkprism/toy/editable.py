@@ -1,26 +1,28 @@
 """Samples as far as an edit of two keys needs them: two tokens whole, of all others their logits.
 
 Tokens are drawn alike, so the original may always be token 0 and the target token 1. The noise of the others meets the
-query in one Gaussian number each, which saves most of the drawing:
+query in one Gaussian number each, and so do Gaussian latents, which saves most of the drawing:
 
     l_i = (A1 z1_i + A2 z2_i + Ay e(y_i)).u + sigma |u| xi_i        u = W_K^T q
+        = Ay e(y_i).u + (|A^T u|^2 + sigma^2 |u|^2)^(1/2) xi_i      continuous
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.core.intervention import Attending, Scene
-from qkprism.core.rows import Logits, Places
+from qkprism.core.rows import Logits, Places, Row, after_key_edit, read_row
 from qkprism.toy.cells import ToyHead
-from qkprism.toy.samples import LATENTS, Latent, draw_latents, take
-from qkprism.toy.task import Samples
+from qkprism.toy.samples import LATENTS, Latent, differ_in_sign, draw_signs, take
+from qkprism.toy.task import Maps, Samples, Task
 
 Target = Literal["given", "z1", "z2"]
 PAIR = 2
@@ -32,6 +34,20 @@ class Editable:
 
     scene: Scene
     moved: Mapping[Latent, Float[Tensor, "sample latent_rank"]]
+
+    @cached_property
+    def before(self) -> Row:
+        """The rows as they are."""
+        return read_row(self.scene.logits.final, self.scene.places, self.scene.logits.sink)
+
+    def attention(
+        self, change: Float64[Tensor, "change sample"]
+    ) -> tuple[Float64[Tensor, "change sample"], Float64[Tensor, "change sample"]]:
+        """The attention on original and target after logits of the original grew and of the target fell by so much."""
+        change = change[:, :, None]
+        after = after_key_edit(self.scene.logits, self.scene.places, self.before, (change, -change))
+        on_original, on_target = after.attention()
+        return on_original[..., 0], on_target[..., 0]
 
     def __len__(self) -> int:
         return len(self.scene.query)
@@ -48,22 +64,42 @@ class Editable:
 def draw_editable(head: ToyHead, target: Target, n: int, random: torch.Generator) -> Editable:
     """Rows as `draw_samples` would give them; `target` names the one latent in which the target differs."""
     task, maps = head.cell.task, head.maps
-    z1, z2 = (draw_latents(task.variant, (n, task.tokens, rank), random) for rank in task.ranks)
-    if target != "given":
-        same = z2 if target == "z1" else z1
-        same[:, 1] = same[:, 0]
-    both = torch.cat([z1, z2], -1)
+    z1, z2 = _pair(task, target, n, random)
+    both, noise = torch.cat([z1, z2], -1), torch.randn(n, PAIR + 1, task.width, generator=random)
     payload = torch.randint(task.payloads, (n, task.tokens), generator=random)
-    selector = both[:, 0] @ maps.query.mT + maps.noise * torch.randn(n, task.width, generator=random)
-    query = selector @ head.query.mT
-    met = query @ head.key
-    noise = torch.randn(n, PAIR, task.width, generator=random)
-    of_others = met.norm(dim=1, keepdim=True) * torch.randn(n, task.tokens - PAIR, generator=random)
-    of_noise = torch.cat([_meet(noise, met), of_others], 1)
-    logits = _meet(both, met @ maps.key) + (met @ maps.payload).gather(1, payload) + maps.noise * of_noise
-    pair = both[:, :PAIR] @ maps.key.mT + maps.payload.mT[payload[:, :PAIR]] + maps.noise * noise
-    scene = _scene(query, pair @ head.key.mT, logits, head.cell.d_head**-0.5)
+    query = (both[:, 0] @ maps.query.mT + maps.noise * noise[:, PAIR]) @ head.query.mT
+    pair = both @ maps.key.mT + maps.payload.mT[payload[:, :PAIR]] + maps.noise * noise[:, :PAIR]
+    key = pair @ head.key.mT
+    others = _others(task, maps, query @ head.key, payload[:, PAIR:], random)
+    scene = _scene(query, key, torch.cat([_meet(key, query), others], 1), head.cell.d_head**-0.5)
     return Editable(scene, {"z1": z1[:, 1] - z1[:, 0], "z2": z2[:, 1] - z2[:, 0]})
+
+
+def _pair(task: Task, target: Target, n: int, random: torch.Generator) -> list[Tensor]:
+    """z1 and z2 of original and target; a matched target differs in its latent and in nothing else."""
+    found = [_latents(task, (n, PAIR, rank), random) for rank in task.ranks]
+    if target != "given":
+        own, held = found if target == "z1" else found[::-1]
+        held[:, 1] = held[:, 0]
+        differ_in_sign(own[:, 1], own[:, 0], random)
+    return found
+
+
+def _latents(task: Task, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+    return draw_signs(shape, random) if task.variant == "discrete" else torch.randn(shape, generator=random)
+
+
+def _others(
+    task: Task, maps: Maps, met: Float[Tensor, "sample width"], payload: Tensor, random: torch.Generator
+) -> Float[Tensor, "sample other"]:
+    """The logits of all other tokens, which the query meets in u = `met`."""
+    named, spread = met @ maps.key, maps.noise * met.norm(dim=1, keepdim=True)
+    if task.variant == "continuous":
+        spread = torch.hypot(spread, named.norm(dim=1, keepdim=True))
+    logits = spread * torch.randn(payload.shape, generator=random) + (met @ maps.payload).gather(1, payload)
+    if task.variant == "discrete":
+        logits += _meet(draw_signs((*payload.shape, named.shape[1]), random), named)
+    return logits
 
 
 def _meet(tokens: Float[Tensor, "sample token d"], vector: Float[Tensor, "sample d"]) -> Float[Tensor, "sample token"]:

@@ -21,7 +21,6 @@ from torch import Tensor
 from qkprism.core.conditions import Condition, Conditions, Control
 from qkprism.core.edits import Edit
 from qkprism.core.intervention import key_changes
-from qkprism.core.rows import after_key_edit, read_row
 from qkprism.heads import Head
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.editable import Editable, Target, draw_editable
@@ -91,11 +90,8 @@ def _measured(
     head: ToyHead, rows: Editable, conditions: Conditions, places: Mapping[tuple[str, str, str], Sequence[int]]
 ) -> Float64[Tensor, "measure place"]:
     """Mean attention on the original and the target, and the distance to the exchange of the feature."""
-    scene = rows.scene
-    change = key_changes(scene, {_PLACE: conditions}, Edit()) * scene.scaling
-    before = read_row(scene.logits.final, scene.places, scene.logits.sink)
-    after = torch.stack(after_key_edit(scene.logits, scene.places, before, (change, -change)).attention())[..., 0]
-    truth = true_attention(head, rows)
+    change = key_changes(rows.scene, {_PLACE: conditions}, Edit())[..., 0] * rows.scene.scaling
+    after, truth = torch.stack(rows.attention(change)), true_attention(head, rows)
     found = []
     for (_, feature, _), own in places.items():
         moved = after[:, own]
@@ -108,15 +104,13 @@ def _measured(
 def true_attention(head: ToyHead, rows: Editable) -> dict[str, Float64[Tensor, "2 sample"]]:
     """The attention on original and target after each latent, and both, really changed places."""
     scene = rows.scene
-    before = read_row(scene.logits.final, scene.places, scene.logits.sink)
     changes: dict[str, Tensor] = {
         latent: (scene.query[:, 0] * (moved.double() @ true_keys(head, latent).mT)).sum(-1) * scene.scaling
         for latent, moved in rows.moved.items()
     }
     changes[BOTH] = changes["z1"] + changes["z2"]
-    change = torch.stack([*changes.values()])[:, :, None]
-    after = after_key_edit(scene.logits, scene.places, before, (change, -change)).attention()
-    return {name: torch.stack([side[i, :, 0] for side in after]) for i, name in enumerate(changes)}
+    after = torch.stack(rows.attention(torch.stack([*changes.values()])))
+    return {name: after[:, i] for i, name in enumerate(changes)}
 
 
 def feature_condition(method: str, feature: str) -> Condition:

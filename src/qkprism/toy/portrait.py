@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from qkprism.errors import QKPrismError
 from qkprism.toy.attributions import PartError, part_errors
 from qkprism.toy.cells import ToyHead
 from qkprism.toy.contrasts import Sampling
@@ -18,6 +19,7 @@ from qkprism.toy.recovery import Recovery, recovered
 from qkprism.toy.ways import only, ways_of
 
 KINDS = ("recovered", "swaps", "parts")
+SWAPS, QUICK_SWAPS = 51_200, 4096
 TOGETHER = 9  # heads: enough to share what does not depend on the head, few enough to keep all cores at work
 
 
@@ -25,13 +27,17 @@ TOGETHER = 9  # heads: enough to share what does not depend on the head, few eno
 class Depth:
     """How much is measured: samples of every swap (0: no swaps), draws of random controls (0: none), attributions.
 
-    `most` is the largest number of examples where several are compared.
+    A swap has 51,200 samples, as in the paper. `most` is the largest number of examples where several are compared.
     """
 
-    swaps: int = 4096
+    swaps: int = SWAPS
     draws: int = 2
     parts: bool = True
     most: int = 4096
+
+    def __post_init__(self) -> None:
+        if min(self.swaps, self.draws, self.most) < 0:
+            raise QKPrismError(f"{self} is not possible: numbers start at 0.")
 
 
 @dataclass(frozen=True)

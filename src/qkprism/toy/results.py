@@ -100,7 +100,11 @@ def _flat(row: HeadScore | Recovery | Swap | PartError) -> dict[str, Any]:
     """A row with its cell spelled out."""
     cell, task = row.cell, row.cell.task
     place = {"variant": task.variant, "d_head": cell.d_head, "r1": task.r1, "r2": task.r2, "seed": cell.seed}
-    return {**place, **{name: value for name, value in _values(row).items() if name != "cell"}}
+    return {
+        **place,
+        "preset": task.setting or task.preset,
+        **{name: value for name, value in _values(row).items() if name != "cell"},
+    }
 
 
 def _values(row: Any) -> dict[str, Any]:

@@ -8,11 +8,12 @@ really exchanges one latent between two tokens: what an edit of keys is compared
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
@@ -21,6 +22,7 @@ from qkprism.toy.task import Samples, Task, Variant
 Latent = Literal["z1", "z2"]
 LATENTS: tuple[Latent, ...] = get_args(Latent)
 Negatives = Literal["differs", "redrawn"]
+_BITS = 2 ** torch.arange(8, dtype=torch.uint8)
 
 
 def draw_latents(
@@ -28,6 +30,14 @@ def draw_latents(
 ) -> Float[Tensor, "*sample latent_rank"]:
     """Standard Gaussian vectors, or their signs."""
     return to_variant(variant, torch.randn(shape, generator=random))
+
+
+def draw_signs(shape: tuple[int, ...], random: torch.Generator) -> Float[Tensor, "*sample latent_rank"]:
+    """The sign vectors of `draw_latents`, a bit each: other numbers from the same stream, and a tenth of the time."""
+    count = math.prod(shape)
+    words = torch.randint(-(2**63), 2**63 - 1, (-(-count // 64),), generator=random)
+    bits = words.view(torch.uint8)[:, None] & _BITS
+    return bits.flatten()[:count].ne(0).float().mul_(2).sub_(1).view(shape)
 
 
 def to_variant(variant: Variant, gaussian: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -43,6 +53,7 @@ def draw_given(
     random: torch.Generator,
 ) -> Float[Tensor, "*sample latent_rank"]:
     """A latent whose coordinates have this correlation with those of another latent, as far as both go."""
+    check_correlation(correlation)
     fresh = draw_latents(variant, (*other.shape[:-1], rank), random)
     if correlation == 0:
         return fresh
@@ -54,6 +65,17 @@ def draw_given(
     else:
         mixed = correlation * theirs + math.sqrt(1 - correlation**2) * ours
     return torch.cat([mixed, fresh[..., shared:]], -1)
+
+
+def check_correlation(correlation: float) -> None:
+    """Refuse what is no correlation, and 1, with which no two latents differ."""
+    if not -1 < correlation < 1:
+        raise QKPrismError(f"correlation={correlation} is not possible. Use a number between -1 and 1, without these.")
+
+
+def check_negatives(negatives: str) -> None:
+    """Refuse a kind of negatives that there is not."""
+    _known("negatives", negatives, get_args(Negatives))
 
 
 def draw_samples(task: Task, n: int, random: torch.Generator, *, correlation: float = 0.0) -> Samples:
@@ -86,14 +108,14 @@ def draw_contrast(
 ) -> Samples:
     """Contrast pairs of one latent: token 0 is the positive key, token 1 the negative."""
     _known("latent", latent, LATENTS)
-    _known("negatives", negatives, get_args(Negatives))
+    check_negatives(negatives)
     own_rank, held_rank = task.ranks if latent == "z1" else task.ranks[::-1]
     own = draw_latents(task.variant, (n, own_rank), random)
     of_query = draw_given(task.variant, own, held_rank, correlation, random)
     held = draw_given(task.variant, own, held_rank, correlation, random)
     negative = draw_given(task.variant, held, own_rank, correlation, random)
-    while negatives == "differs" and bool((same := (negative == own).all(-1)).any()):
-        negative[same] = draw_given(task.variant, held[same], own_rank, correlation, random)
+    if negatives == "differs":
+        make_differ(negative, own, lambda same: draw_given(task.variant, held[same], own_rank, correlation, random))
     tokens = {latent: torch.stack([own, negative], 1), _other(latent): torch.stack([held, held], 1)}
     return Samples(
         **tokens,
@@ -107,12 +129,32 @@ def draw_contrast(
     )
 
 
-def match_target(samples: Samples, latent: Latent) -> Samples:
-    """The same samples with a target that differs from the original in this latent only."""
-    name = _other(latent)
-    tokens = getattr(samples, name).clone()
-    tokens[torch.arange(len(tokens)), samples.target] = take(tokens, samples.original)
-    return replace(samples, **{name: tokens})
+def make_differ(
+    drawn: Float[Tensor, "sample latent_rank"],
+    other: Float[Tensor, "sample latent_rank"],
+    again: Callable[[Bool[Tensor, " sample"]], Float[Tensor, "same latent_rank"]],
+) -> Float[Tensor, "sample latent_rank"]:
+    """Draw anew, in place, what is the same as the other, until nothing is."""
+    while bool((same := (drawn == other).all(-1)).any()):
+        drawn[same] = again(same)
+    return drawn
+
+
+def differ_in_sign(
+    drawn: Float[Tensor, "sample latent_rank"], other: Float[Tensor, "sample latent_rank"], random: torch.Generator
+) -> Float[Tensor, "sample latent_rank"]:
+    """Latents drawn anew, in place, where they are the same as the other: signs, for Gaussian vectors never are."""
+    return make_differ(drawn, other, lambda same: draw_signs((int(same.sum()), drawn.shape[1]), random))
+
+
+def match_target(samples: Samples, latent: Latent, random: torch.Generator) -> Samples:
+    """The same samples with a target that differs from the original in this latent, and in this latent only."""
+    held, row = _other(latent), torch.arange(len(samples.target))
+    tokens = {name: getattr(samples, name).clone() for name in LATENTS}
+    tokens[held][row, samples.target] = take(tokens[held], samples.original)
+    own = tokens[latent][row, samples.target]
+    tokens[latent][row, samples.target] = differ_in_sign(own, take(tokens[latent], samples.original), random)
+    return replace(samples, **tokens)
 
 
 def exchange(samples: Samples, latent: Latent) -> Samples:

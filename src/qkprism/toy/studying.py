@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from qkprism.errors import QKPrismError
 from qkprism.toy.attributions import PartError
@@ -29,22 +29,19 @@ from qkprism.toy.contrasts import Sampling
 from qkprism.toy.gauge import CONDITION, rebased
 from qkprism.toy.interventions import Swap
 from qkprism.toy.limits import Limit, RankAt, ends
-from qkprism.toy.portrait import KINDS, Depth, Portrait, portray
+from qkprism.toy.portrait import KINDS, QUICK_SWAPS, Depth, Portrait, portray
 from qkprism.toy.protocols import Protocol, protocol_named
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.results import Study
 from qkprism.toy.store import load_heads
 from qkprism.toy.tables import kept, load_tables
-from qkprism.toy.task import Task
-from qkprism.toy.training import Progress, train
+from qkprism.toy.task import Task, Variant
+from qkprism.toy.training import Progress, check_cells, train
 
 Say = Callable[[str], None]
 
-PICTURED = tuple(
-    Cell(Task(variant, 3, 5), 16) for variant in ("discrete", "continuous")
-)  # the paper's, not of its grid
+PICTURED = (3, 5)  # the paper's ranks at d_head 16, not of its grid
 PROBED = {8: ((2, 3), (3, 3), (3, 4)), 16: ((4, 6), (6, 6), (7, 8))}
-SWAPS, QUICK_SWAPS = 51_200, 4096
 _PORTRAIT: Mapping[str, type[Any]] = {"recovered": Recovery, "swaps": Swap, "parts": PartError}
 _LIMITS: Mapping[str, type[Any]] = {"limits": Limit, "ranks_at": RankAt}
 _CLOUDS: Mapping[str, type[Any]] = {"clouds": Point}
@@ -62,18 +59,19 @@ def study(
 ) -> Study:
     """Train the grid of the paper, or other cells, and measure all there is to know; what is in the folder is kept.
 
-    `progress` is told the steps of the training and how many cells are still in it, `say` what is being done. `depth`
-    has 51,200 samples a swap, as in the paper, and 4,096 with the protocol `quick`.
+    `progress` is told the steps of the training and how many cells are still in it, `say` what is being done. Without a
+    `depth` a swap has 51,200 samples, as in the paper, and 4,096 with the protocol `quick`.
     """
     _check_place(Path(folder))
     chosen = tuple(cells) if cells is not None else paper_grid()
-    pictured = PICTURED if cells is None else _pictured(chosen)
+    check_cells(chosen)
+    pictured = _pictured(chosen)
     every = (*chosen, *(cell for cell in pictured if cell not in chosen))
     told = say or _silent
     told(f"training {len(every)} heads")
     trained = train(every, protocol, folder=Path(folder) / "heads", progress=progress)
-    swaps = QUICK_SWAPS if protocol_named(protocol).name == "quick" else SWAPS
-    work = _Work(Path(folder), sampling or Sampling(), depth or Depth(swaps), told)
+    usual = Depth(QUICK_SWAPS) if protocol_named(protocol).name == "quick" else Depth()
+    work = _Work(Path(folder), sampling or Sampling(), depth or usual, told)
     heads = {cell: trained[cell] for cell in chosen}
     return work.study(heads, [trained[cell] for cell in pictured])
 
@@ -107,7 +105,7 @@ class _Work:
             trained=self.portrait("trained", own, self.depth),
             untrained=self.portrait("untrained", [untrained(cell) for cell in heads], only_ranks),
             rebased=self.portrait("rebased", [rebased(head) for head in own], features_only),
-            **self.ends([head for head in own if _probed(head.cell)] or own[:2]),
+            **self.ends(_probed(own)),
             **self.kept("clouds", pictured, _CLOUDS, lambda: {"clouds": clouds(pictured, self.sampling)}),
         )
 
@@ -151,11 +149,17 @@ def _silent(_: str) -> None:
     """Nobody is told."""
 
 
-def _probed(cell: Cell) -> bool:
-    return cell.seed == 0 and cell.task.ranks in PROBED.get(cell.d_head, ())
+def _probed(heads: Sequence[ToyHead]) -> list[ToyHead]:
+    """A few heads with room, of the first seed; in their absence any two."""
+    first = min(head.cell.seed for head in heads)
+    known = [head for head in heads if head.cell.task.ranks in PROBED.get(head.cell.d_head, ())]
+    return [head for head in known if head.cell.seed == first] or [*heads[:2]]
 
 
 def _pictured(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """A cell of each variant, with three dimensions of z1 if there is one."""
+    """The paper's cells with its grid; else a cell of each variant, with three dimensions of z1 if there is one."""
+    seed, preset = min(cell.seed for cell in cells), cells[0].task.preset
+    if set(paper_grid(seeds=(seed,), preset=preset)) <= set(cells):
+        return tuple(Cell(Task(variant, *PICTURED, preset), 16, seed) for variant in get_args(Variant))
     ordered = sorted(cells, key=lambda cell: (cell.task.r1 != 3, cell.superposed))
     return tuple({cell.task.variant: cell for cell in reversed(ordered)}.values())

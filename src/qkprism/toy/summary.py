@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any
 from qkprism.toy.cells import Cell
 from qkprism.toy.portrait import Portrait
 from qkprism.toy.scores import HeadScore
+from qkprism.toy.task import DEFAULT
 
 if TYPE_CHECKING:
     from qkprism.toy.results import Study
 
 ROOM = ("below", "equal", "above")  # r1 + r2, compared with d_head
-Kind = tuple[str, int, int]
+Kind = tuple[str, str, int, int]
 
 
 def summarise(study: Study) -> list[dict[str, Any]]:
     """A row for every kind of head: accuracy, exact ranks and errors of the swap of z1, before and after `rebased`."""
-    scores = study.scores()
+    scores, several = study.scores(), any(cell.task.setting for cell in study.heads)
     return [
         {
-            "variant": kind[0],
-            "d_head": kind[1],
-            "room": ROOM[kind[2]],
+            **({"preset": kind[0] or DEFAULT} if several else {}),
+            "variant": kind[1],
+            "d_head": kind[2],
+            "room": ROOM[kind[3]],
             **_accuracy([score for score in scores if _kind(score.cell) == kind]),
             "ranks": _exact(study.trained, kind, "balanced"),
             "ranks_rebased": _exact(study.rebased, kind, "balanced"),
@@ -40,7 +42,7 @@ def summarise(study: Study) -> list[dict[str, Any]]:
 
 def _kind(cell: Cell) -> Kind:
     over = sum(cell.task.ranks) - cell.d_head
-    return cell.task.variant, cell.d_head, (over >= 0) + (over > 0)
+    return cell.task.setting, cell.task.variant, cell.d_head, (over >= 0) + (over > 0)
 
 
 def _accuracy(scores: Sequence[HeadScore]) -> dict[str, float]:

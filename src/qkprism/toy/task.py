@@ -6,13 +6,16 @@
 Latents are sign vectors (discrete) or standard Gaussian vectors (continuous). The preset `paper` takes the text at
 its word: entries of all maps and of the noise are standard Gaussian. `calibrated` has entries of variance 1/r in the
 maps of a latent of rank r and 1/d in the payload map, and noise 0.01: the accuracies that the paper reports are out
-of reach in the noise of `paper`.
+of reach in the noise of `paper`. Each of these scales can be given instead.
+
+    Task("discrete", 3, 4, noise=0.1)
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import torch
@@ -24,6 +27,8 @@ from qkprism.errors import QKPrismError
 Variant = Literal["discrete", "continuous"]
 Preset = Literal["paper", "calibrated"]
 NOISE: dict[Preset, float] = {"paper": 1.0, "calibrated": 0.01}
+DEFAULT: Preset = "calibrated"
+SCALES = ("noise", "latent_scale", "payload_scale")
 
 
 def stream(*key: int | str) -> torch.Generator:
@@ -32,32 +37,71 @@ def stream(*key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
-    """One setting of the task: variant and ranks of the latents, and the sizes that the paper keeps fixed."""
+    """One setting of the task: variant and ranks of the latents, and the sizes that the paper keeps fixed.
+
+    `noise`, `latent_scale` and `payload_scale` are standard deviations: of the noise, and of the entries of the maps
+    of latents and of payloads. None is what the preset says.
+    """
 
     variant: Variant
     r1: int
     r2: int
-    preset: Preset = "calibrated"
+    preset: Preset = DEFAULT
     tokens: int = 16
     payloads: int = 10
     width: int = 32
+    noise: float | None = None
+    latent_scale: float | None = None
+    payload_scale: float | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("variant", get_args(Variant)), ("preset", get_args(Preset))):
             if getattr(self, name) not in allowed:
                 raise QKPrismError(f"{name}={getattr(self, name)!r} is not known. Use {' or '.join(allowed)}.")
-        if min(self.r1, self.r2) < 1 or self.tokens < 2 or self.payloads < 2:
-            raise QKPrismError(f"{self} is not a task: ranks start at 1, tokens and payloads at 2.")
+        if min(self.r1, self.r2, self.width) < 1 or self.tokens < 2 or self.payloads < 2:
+            raise QKPrismError(f"{self} is not a task: ranks and width start at 1, tokens and payloads at 2.")
+        for name, value in self.given.items():
+            if not (math.isfinite(value) and (value > 0 or (name == "noise" and value == 0))):
+                raise QKPrismError(f"{name}={value} is not a scale. Use a number above 0, or None for the preset's.")
+
+    def __repr__(self) -> str:
+        """Scales of the preset are left out: random streams are keyed by this text."""
+        names = [one.name for one in fields(self) if one.name not in SCALES or one.name in self.given]
+        return f"Task({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def ranks(self) -> tuple[int, int]:
         return self.r1, self.r2
 
     @property
-    def noise(self) -> float:
-        return NOISE[self.preset]
+    def given(self) -> dict[str, float]:
+        """The scales that are not the preset's."""
+        return {name: getattr(self, name) for name in SCALES if getattr(self, name) is not None}
+
+    @property
+    def setting(self) -> str:
+        """The preset and what was given instead of its scales; nothing by default."""
+        given = [f"{name}={value:g}" for name, value in self.given.items()]
+        return " ".join([self.preset, *given] if given or self.preset != DEFAULT else [])
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the noise."""
+        return NOISE[self.preset] if self.noise is None else self.noise
+
+    def latent_deviation(self, rank: int) -> float:
+        """The standard deviation of the entries of the map of a latent of this rank."""
+        return self._deviation(self.latent_scale, 1 / rank)
+
+    @property
+    def payload_deviation(self) -> float:
+        """The standard deviation of the entries of the payload map."""
+        return self._deviation(self.payload_scale, 1 / self.width)
+
+    def _deviation(self, given: float | None, calibrated: float) -> float:
+        return given if given is not None else 1.0 if self.preset == "paper" else calibrated**0.5
 
 
 @dataclass(frozen=True)
@@ -76,14 +120,13 @@ class Maps:
         """The maps of a task and a seed."""
         random = stream("maps", repr(task), seed)
 
-        def gaussian(columns: int, variance: float) -> Tensor:
-            scale = 1.0 if task.preset == "paper" else variance**0.5
-            return scale * torch.randn(task.width, columns, generator=random)
+        def gaussian(columns: int, deviation: float) -> Tensor:
+            return deviation * torch.randn(task.width, columns, generator=random)
 
-        key_1, key_2 = (gaussian(r, 1 / r) for r in task.ranks)
-        payload = gaussian(task.payloads, 1 / task.width)
-        query_1, query_2 = (gaussian(r, 1 / r) for r in task.ranks)
-        return cls(key_1, key_2, payload, query_1, query_2, task.noise)
+        key_1, key_2 = (gaussian(r, task.latent_deviation(r)) for r in task.ranks)
+        payload = gaussian(task.payloads, task.payload_deviation)
+        query_1, query_2 = (gaussian(r, task.latent_deviation(r)) for r in task.ranks)
+        return cls(key_1, key_2, payload, query_1, query_2, task.sigma)
 
     @property
     def key(self) -> Float[Tensor, "width latent"]:

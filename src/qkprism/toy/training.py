@@ -38,7 +38,7 @@ def train(
     goes on where it was.
     """
     chosen = protocol_named(protocol)
-    _check(cells)
+    check_cells(cells)
     store = Store.open(folder, chosen) if folder is not None else None
     heads = dict(store.heads) if store else {}
     stacks = _stacks([cell for cell in cells if cell not in heads])
@@ -51,7 +51,8 @@ def train(
     return {cell: heads[cell] for cell in cells}
 
 
-def _check(cells: Sequence[Cell]) -> None:
+def check_cells(cells: Sequence[Cell]) -> None:
+    """Refuse cells that cannot be trained together."""
     if not cells:
         raise QKPrismError("There is no cell to train.")
     if len(set(cells)) < len(cells):
