@@ -79,6 +79,7 @@ FLOORS = [
         "toy.summary",
         "toy.results",
         "toy.tables",
+        "toy.loading",
         "toy.studying",
         "toy",
     ],

@@ -1,19 +1,24 @@
 """Training a bank: cells stop on their own, heads are kept, and what was cut short goes on to the same end."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
 
 from qkprism import QKPrismError
+from qkprism.figures.toy import toy_figures
+from qkprism.page import toy as page
+from qkprism.runs import read_run, write_run
 from qkprism.toy import store, studying
 from qkprism.toy.cells import Cell, few_cells, paper_grid, untrained
 from qkprism.toy.contrasts import Sampling
+from qkprism.toy.loading import load_study
 from qkprism.toy.portrait import Depth
 from qkprism.toy.protocols import Protocol
 from qkprism.toy.stack import Stack
 from qkprism.toy.store import load_heads
-from qkprism.toy.studying import load_study, study
+from qkprism.toy.studying import study
 from qkprism.toy.task import Task
 from qkprism.toy.training import train
 
@@ -119,6 +124,7 @@ def test_study__keeps_its_parts_and_gives_the_same_again(tmp_path, monkeypatch):
         assert [row.found for row in again.ranks_at] == [row.found for row in first.ranks_at]
         assert list(again.heads) == CELLS
     assert len(first.ranks()) == 4 * len(CELLS)
+    _check_mixed_parts(tmp_path)
     table = first.accuracy()
     assert (table.ceiling - table.below).tolist() == pytest.approx(table.accuracy.tolist())
     assert {row.cell for row in first.misses()} <= set(CELLS)
@@ -142,3 +148,45 @@ def test_depth__is_that_of_the_paper_unless_told_otherwise():
     assert Depth().swaps == Depth(draws=5).swaps == 51_200
     with pytest.raises(QKPrismError, match="start at 0"):
         Depth(draws=-1)
+
+
+def _check_mixed_parts(place):
+    """Parts of different jobs, and tables without a column, are refused in one line."""
+
+    def refused(part, change):
+        manifest, _ = read_run(place / part, "toy-table")
+        write_run(place / part, "toy-table", change(json.loads(json.dumps(manifest))), {})
+        with pytest.raises(QKPrismError) as told:
+            load_study(place)
+        write_run(place / part, "toy-table", manifest, {})
+        return str(told.value)
+
+    def job(**changed):
+        return lambda manifest: {**manifest, "job": {**manifest["job"], **changed}}
+
+    def narrower(manifest):
+        del manifest["tables"]["recovered"]["aligned"]
+        return manifest
+
+    assert "drawn otherwise" in refused("rebased", job(sampling={"n": 7}))
+    assert "drawn otherwise" in refused("clouds", job(sampling={"n": 7}))
+    assert "other heads" in refused("untrained", job(heads=[]))
+    assert "other heads" in refused("trained", lambda m: job(heads=[[c, s + 1, x] for c, s, x in m["job"]["heads"]])(m))
+    assert "another version" in refused("trained", narrower)
+    assert "another version" in refused("limits", job(version=1))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "depth", "left_out"),
+    [
+        ((5, 5), Depth(64, 1, most=100), {"gauge"}),
+        ((2, 3), Depth(64, 0, most=100), set()),
+        ((2, 3), Depth(0, 1, parts=False, most=100), {"swaps", "all_swaps", "matched", "truth", "parts"}),
+    ],
+)
+def test_figures_and_page__leave_out_what_was_not_measured(tmp_path, ranks, depth, left_out):
+    cells = [Cell(Task("discrete", *ranks), 8)]
+    found = study(tmp_path, cells=cells, protocol=SHORT, sampling=Sampling(n=128), depth=depth)
+    figures = toy_figures(found)
+    assert {name for _, _, names in page._SECTIONS for name in names} - figures.keys() == left_out
+    assert page.toy_report(found, figures).count("plotly-graph-div") == len(figures)

@@ -24,24 +24,29 @@ SHOWN = 8  # heads drawn one by one
 
 
 def toy_figures(study: Study) -> dict[str, go.Figure]:
-    """Every figure of a study."""
+    """Every figure of a study; those of what was not measured are left out."""
     seed = min(cell.seed for cell in study.heads)
     cells = _selected([cell for cell in study.heads if cell.seed == seed])
-    return {
+    found = {
         "accuracy": accuracy_grid(study.scores()),
         "ranks": rank_triangles(study.recovered, seed=seed),
         "untrained": rank_triangles(study.controls, seed=seed, heads="untrained heads"),
         "sizes": rank_size_figure(study.ranks_at),
         "clouds": cloud_figure(study.clouds),
-        "swaps": swap_bars(study.trained.swaps, cells),
-        "all_swaps": swap_wall(study.trained.swaps, seed=seed),
-        "matched": matched_figure(study.trained.swaps),
-        "truth": truth_figure(study.trained.swaps),
-        "parts": part_figure(study.trained.parts),
-        "gauge": gauge_figure(study.trained, study.rebased),
-        "interactions": interaction_grid([(cell, study.interaction(cell)) for cell in cells]),
-        "limits": limit_figure(study.limits),
     }
+    if swaps := study.trained.swaps:
+        found |= {
+            "swaps": swap_bars(swaps, cells),
+            "all_swaps": swap_wall(swaps, seed=seed),
+            "matched": matched_figure(swaps),
+            "truth": truth_figure(swaps),
+        }
+    if study.trained.parts:
+        found["parts"] = part_figure(study.trained.parts)
+    if not all(cell.superposed for cell in study.heads):
+        found["gauge"] = gauge_figure(study.trained, study.rebased)
+    interactions = interaction_grid([(cell, study.interaction(cell)) for cell in cells])
+    return found | {"interactions": interactions, "limits": limit_figure(study.limits)}
 
 
 def _selected(cells: list[Cell]) -> list[Cell]:

@@ -29,7 +29,7 @@ def gauge_figure(before: Portrait, after: Portrait, *, width: int = WIDTH) -> go
     swaps = [_swap_errors(one) for one in (before, after)]
     parts = [_part_errors(one) for one in (before, after)]
     for panel, (was, now) in enumerate((swaps, parts), 1):
-        _scatter(fig, panel, was, now)
+        _scatter(fig, panel, was, now, showlegend=panel == 1 or not swaps[0])
     _ranks(fig, before, after)
     return finish_panels(
         fig,
@@ -64,8 +64,10 @@ def _part_errors(portrait: Portrait) -> dict[tuple[Any, ...], float]:
     }
 
 
-def _scatter(fig: go.Figure, panel: int, was: Errors, now: Errors) -> None:
+def _scatter(fig: go.Figure, panel: int, was: Errors, now: Errors, *, showlegend: bool) -> None:
     values = [max(v, _FLOOR) for v in (*was.values(), *now.values()) if v == v]
+    if not values:
+        return
     ends = [min(values) / 1.3, max(values) * 1.3]
     place = {"xaxis": axis("x", panel), "yaxis": axis("y", panel)}
     diagonal = {"color": MUTED, "width": 1, "dash": "dot"}
@@ -80,7 +82,7 @@ def _scatter(fig: go.Figure, panel: int, was: Errors, now: Errors) -> None:
             marker={"color": METHOD_COLORS[method], "symbol": METHOD_SYMBOLS[method], "size": 6, "opacity": 0.7},
             name=METHOD_NAMES[method],
             legendgroup=method,
-            showlegend=panel == 1,
+            showlegend=showlegend,
             hovertemplate="%{text}<br>before %{x:.3f}, after %{y:.3f}<extra></extra>",
             **place,
         )

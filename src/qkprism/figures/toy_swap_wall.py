@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import SEQUENTIAL, WIDTH, axis, finish
 from qkprism.figures.toy_panels import METHOD_NAMES, by_kind, kind_title
-from qkprism.figures.toy_swaps import BARS, SIDES
+from qkprism.figures.toy_swaps import SIDES, bars_in
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
@@ -34,7 +34,10 @@ def swap_wall(swaps: Sequence[Swap], *, method: str = "raw", seed: int = 0, widt
     )
     for panel, (kind, (side, _, _)) in enumerate(panels, 1):
         cells = sorted({row.cell for row in kinds[kind]}, key=lambda cell: cell.task.ranks)
-        values = [[getattr(rows[cell, control, feature], side) for cell in cells] for _, control, feature in BARS]
+        values = {
+            title: [getattr(rows[cell, control, feature], side) for cell in cells]
+            for title, control, feature in bars_in(rows)
+        }
         _draw(fig, panel, cells, values)
     colors = [[i / (len(SEQUENTIAL) - 1), color] for i, color in enumerate(SEQUENTIAL)]
     bar = {"title": {"text": "attention", "side": "right"}, "thickness": 12, "outlinewidth": 0, "len": 320, "y": 1}
@@ -54,11 +57,11 @@ def swap_wall(swaps: Sequence[Swap], *, method: str = "raw", seed: int = 0, widt
     )
 
 
-def _draw(fig: go.Figure, panel: int, cells: Sequence[Cell], values: Sequence[Sequence[float]]) -> None:
+def _draw(fig: go.Figure, panel: int, cells: Sequence[Cell], values: Mapping[str, Sequence[float]]) -> None:
     fig.add_heatmap(
         x=[f"{cell.task.r1}, {cell.task.r2}" for cell in cells],
-        y=[title for title, _, _ in BARS],
-        z=values,
+        y=list(values),
+        z=list(values.values()),
         coloraxis="coloraxis",
         xgap=1,
         ygap=1,

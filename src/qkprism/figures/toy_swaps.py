@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
@@ -29,6 +29,12 @@ SIDES = (("on_original", "on the original token", "#56B4E9"), ("on_target", "on 
 _PANEL, _BETWEEN = 170, 88
 
 
+def bars_in(rows: Mapping[tuple[Cell, str, str], Swap]) -> list[tuple[str, str, str]]:
+    """The bars that were measured: a study may have no random controls."""
+    known = {(control, feature) for _, control, feature in rows}
+    return [bar for bar in BARS if bar[1:] in known]
+
+
 def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "raw", width: int = WIDTH) -> go.Figure:
     """Attention on the original and the target token before and after every edit, a panel a head."""
     rows = {
@@ -47,11 +53,11 @@ def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "ra
         horizontal_spacing=56 / width,
         vertical_spacing=_BETWEEN / height if lines > 1 else 0,
     )
+    bars = bars_in(rows)
     for panel, cell in enumerate(cells, 1):
         for side, name, color in SIDES:
-            _bars(
-                fig, panel, [getattr(rows[cell, control, feature], side) for _, control, feature in BARS], name, color
-            )
+            values = {title: getattr(rows[cell, control, feature], side) for title, control, feature in bars}
+            _bars(fig, panel, values, name, color)
         fig.layout[axis("xaxis", panel)].update(tickfont={"size": 11}, showgrid=False)
         fig.layout[axis("yaxis", panel)].update(title_text="attention" if panel % 2 else "", range=[0, 1])
     fig.update_layout(bargap=0.25, bargroupgap=0.05)
@@ -67,10 +73,10 @@ def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "ra
     )
 
 
-def _bars(fig: go.Figure, panel: int, values: Sequence[float], name: str, color: str) -> None:
+def _bars(fig: go.Figure, panel: int, values: Mapping[str, float], name: str, color: str) -> None:
     fig.add_bar(
-        x=[title for title, _, _ in BARS],
-        y=list(values),
+        x=list(values),
+        y=list(values.values()),
         name=name,
         legendgroup=name,
         showlegend=panel == 1,

@@ -80,7 +80,8 @@ def toy_report(study: Study, figures: Mapping[str, go.Figure] | None = None) -> 
         _table(claims(study)),
     ]
     for title, text, names in _SECTIONS:
-        parts += [f"<h2>{title}</h2>", f"<p>{text}</p>", *(html_figure(figures[name]) for name in names)]
+        if shown := [html_figure(figures[name]) for name in names if name in figures]:
+            parts += [f"<h2>{title}</h2>", f"<p>{text}</p>", *shown]
     return page("the toy laboratory", parts, _STYLE)
 
 

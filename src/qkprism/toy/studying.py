@@ -22,19 +22,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from qkprism.errors import QKPrismError
-from qkprism.toy.attributions import PartError
 from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
-from qkprism.toy.clouds import Point, clouds
+from qkprism.toy.clouds import clouds
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.gauge import CONDITION, rebased
-from qkprism.toy.interventions import Swap
-from qkprism.toy.limits import Limit, RankAt, ends
+from qkprism.toy.limits import ends
+from qkprism.toy.loading import CLOUDS, LIMITS, PORTRAIT
 from qkprism.toy.portrait import KINDS, QUICK_SWAPS, Depth, Portrait, portray
 from qkprism.toy.protocols import Protocol, protocol_named
-from qkprism.toy.recovery import Recovery
 from qkprism.toy.results import Study
-from qkprism.toy.store import load_heads
-from qkprism.toy.tables import kept, load_tables
+from qkprism.toy.tables import kept
 from qkprism.toy.task import Task, Variant
 from qkprism.toy.training import Progress, check_cells, train
 
@@ -42,9 +39,6 @@ Say = Callable[[str], None]
 
 PICTURED = (3, 5)  # the paper's ranks at d_head 16, not of its grid
 PROBED = {8: ((2, 3), (3, 3), (3, 4)), 16: ((4, 6), (6, 6), (7, 8))}
-_PORTRAIT: Mapping[str, type[Any]] = {"recovered": Recovery, "swaps": Swap, "parts": PartError}
-_LIMITS: Mapping[str, type[Any]] = {"limits": Limit, "ranks_at": RankAt}
-_CLOUDS: Mapping[str, type[Any]] = {"clouds": Point}
 
 
 def study(
@@ -76,18 +70,6 @@ def study(
     return work.study(heads, [trained[cell] for cell in pictured])
 
 
-def load_study(folder: str | os.PathLike[str]) -> Study:
-    """A finished study, as it is in its folder; nothing is computed."""
-    place = Path(folder)
-    of_trained, of_untrained, of_rebased = (
-        Portrait(**load_tables(place / name, _PORTRAIT)) for name in ("trained", "untrained", "rebased")
-    )
-    cells = {row.cell for row in of_trained.recovered}
-    heads = {cell: head for cell, head in load_heads(place / "heads").items() if cell in cells}
-    ends = load_tables(place / "limits", _LIMITS) | load_tables(place / "clouds", _CLOUDS)
-    return Study(heads, of_trained, of_untrained, of_rebased, **ends)
-
-
 @dataclass(frozen=True)
 class _Work:
     """The parts that follow the training, each kept in a folder of its own."""
@@ -106,7 +88,7 @@ class _Work:
             untrained=self.portrait("untrained", [untrained(cell) for cell in heads], only_ranks),
             rebased=self.portrait("rebased", [rebased(head) for head in own], features_only),
             **self.ends(_probed(own)),
-            **self.kept("clouds", pictured, _CLOUDS, lambda: {"clouds": clouds(pictured, self.sampling)}),
+            **self.kept("clouds", pictured, CLOUDS, lambda: {"clouds": clouds(pictured, self.sampling)}),
         )
 
     def portrait(self, name: str, heads: Sequence[ToyHead], depth: Depth) -> Portrait:
@@ -116,7 +98,7 @@ class _Work:
 
         counted = replace(depth, most=0)  # not what a portrait depends on
         more = {"depth": asdict(counted), "condition": CONDITION if name == "rebased" else 1}
-        return Portrait(**self.kept(name, heads, _PORTRAIT, make, more))
+        return Portrait(**self.kept(name, heads, PORTRAIT, make, more))
 
     def ends(self, heads: Sequence[ToyHead]) -> dict[str, tuple[Any, ...]]:
         def make() -> dict[str, Sequence[Any]]:
@@ -124,7 +106,7 @@ class _Work:
             found = ends(heads, self.sampling, self.depth.most)
             return {"limits": found.limits, "ranks_at": found.ranks_at}
 
-        return self.kept("limits", heads, _LIMITS, make, {"most": self.depth.most})
+        return self.kept("limits", heads, LIMITS, make, {"most": self.depth.most})
 
     def kept(
         self,

@@ -15,6 +15,7 @@ from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 from qkprism.toy.cells import Cell
 
 KIND = "toy-table"
+VERSION = 2  # of what the columns mean: tables of another one are made anew
 Tables = Mapping[str, Sequence[Any]]
 
 
@@ -23,10 +24,10 @@ def kept(
 ) -> dict[str, tuple[Any, ...]]:
     """The tables of a folder if they are of this job, else those that `make` gives, which are kept there."""
     check_place(folder, KIND)
-    wanted = json_value(job)
+    wanted = json_value({"version": VERSION, **job})
     if (folder / MANIFEST).exists():
         manifest, _ = read_run(folder, KIND)
-        if manifest["job"] == wanted and set(manifest.get("tables", ())) == set(kinds):
+        if manifest["job"] == wanted and _has(manifest, kinds):
             return _restored(manifest, kinds)
     tables = {name: tuple(rows) for name, rows in make().items()}
     columns = {name: _columns(rows, kinds[name]) for name, rows in tables.items()}
@@ -38,12 +39,20 @@ def kept(
     return tables
 
 
-def load_tables(folder: Path, kinds: Mapping[str, type[Any]]) -> dict[str, tuple[Any, ...]]:
-    """The tables of a folder, whatever job they were made for."""
+def load_tables(folder: Path, kinds: Mapping[str, type[Any]]) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """The job that the tables of a folder were made for, and the tables."""
     manifest, _ = read_run(folder, KIND)
-    if set(manifest.get("tables", ())) != set(kinds):
+    if manifest["job"].get("version") != VERSION or not _has(manifest, kinds):
         raise QKPrismError(f"{folder} was written by another version. Run the study again.")
-    return _restored(manifest, kinds)
+    return manifest["job"], _restored(manifest, kinds)
+
+
+def _has(manifest: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> bool:
+    """Has it these tables, with all their columns?"""
+    tables = manifest.get("tables", {})
+    return set(tables) == set(kinds) and all(
+        set(tables[name]) == {column.name for column in fields(kind)} for name, kind in kinds.items()
+    )
 
 
 def _columns(rows: Iterable[Any], kind: type[Any]) -> dict[str, list[Any]]:
