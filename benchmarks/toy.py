@@ -3,6 +3,7 @@
     python benchmarks/toy.py            # figures as printed in benchmarks/README.md
     python benchmarks/toy.py --quick    # fewer rounds
     python benchmarks/toy.py --grid runs/toy --seeds 0 1    # train the grid; accuracies and ranks
+    python benchmarks/toy.py --protocols runs/protocols     # twelve heads by the paper's protocol and by the fast one
 
 Both draw the same things (latents, payloads, full noise on every token and selector) and take the same steps of AdamW
 with batches of 256. The unit is CPU time a head and step; ways take turns and a ratio is the median over rounds,
@@ -17,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -26,9 +28,11 @@ from torch import Tensor, nn
 from qkprism.toy.cells import Cell, paper_grid
 from qkprism.toy.draws import deal
 from qkprism.toy.protocols import PROTOCOLS
+from qkprism.toy.recovery import recover
 from qkprism.toy.stack import Stack, largest_rank
 from qkprism.toy.studying import study
 from qkprism.toy.task import Maps, Task
+from qkprism.toy.training import train
 
 BATCH = 256
 
@@ -138,6 +142,20 @@ def grid(folder: Path, seeds: Sequence[int]) -> dict[str, object]:
     }
 
 
+def protocols(folder: Path) -> pd.DataFrame:
+    """Accuracies and ranks of the same cells by the paper's protocol, ended early, and by the fast one."""
+    ranks = ((2, 2), (3, 4), (4, 4), (2, 6), (5, 5), (6, 6))
+    cells = [Cell(Task(variant, *pair), 8) for variant in ("discrete", "continuous") for pair in ranks]
+    rows: dict[str, dict[str, object]] = {str(cell): {} for cell in cells}
+    for protocol in (replace(PROTOCOLS["paper"], steps=51_600), PROTOCOLS["fast"]):
+        heads = train(cells, protocol, folder=folder / protocol.name, progress=_report)
+        for head in heads.values():
+            rows[str(head.cell)] |= {f"{protocol.name} steps": head.steps, f"{protocol.name} accuracy": head.accuracy}
+        for row in recover([*heads.values()]):
+            rows[str(row.cell)][f"{protocol.name} {row.latent}"] = row.energy
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def _exact(ranks: pd.DataFrame) -> pd.DataFrame:
     """How many latents have their true rank, by rule, below, on and above r1 + r2 = d_head."""
     exact = ranks[["energy", "balanced", "heldout"]].eq(ranks.true, axis=0)
@@ -159,7 +177,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--grid", type=Path, metavar="FOLDER")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--protocols", type=Path, metavar="FOLDER")
     given = parser.parse_args()
+    if given.protocols:
+        print(protocols(given.protocols).to_string())
+        return
     if given.grid:
         for name, value in grid(given.grid, given.seeds).items():
             print(f"{name}:", value if not isinstance(value, str) else f"\n{value}")

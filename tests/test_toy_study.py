@@ -226,13 +226,16 @@ def test_clouds__keys_and_queries_of_one_vertex_lie_together(found):
 
 def test_figures_and_page__are_made_from_the_results_alone(found):
     figures = toy_figures(found)
-    assert len(figures) == 13
-    assert "z1, contrast metric" in figures["matched"].to_json()
+    assert len(figures) == 14
+    (before,) = [trace for trace in figures["staying"].data if trace.name == "no edit" and trace.xaxis == "x"]
+    room = rows(found.trained.swaps, target="z1", control="none", feature="z2")
+    continuous = [row.on_target for row in room if row.cell.task.variant == "continuous"]
+    assert before.y[0] == pytest.approx(mean(continuous))
     bars = swap_bars(found.trained.swaps, CELLS[:1], method="contrast")
     (none,) = rows(found.trained.swaps, target="given", control="none", feature="z1+z2", cell=CELLS[0])
     assert bars.data[0].y[0] == none.on_original
     page = toy_report(found, figures)
-    assert page.count("plotly-graph-div") == 13
+    assert page.count("plotly-graph-div") == 14
     assert "https://cdn" not in page.split("<body>")[1]
     told = claims(found)
     assert all(escape(claim.paper) in page and escape(claim.run) in page for claim in told)
@@ -294,7 +297,7 @@ def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, c
             assert "no .png" in told.out
     assert [cell.d_head for cell in asked["cells"]] == [8] * 10
     assert (tmp_path / "run" / "report.html").stat().st_size > 10**6
-    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 13
+    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 14
 
 
 def test_command__refuses_the_papers_training_of_a_quick_look(monkeypatch, capsys):

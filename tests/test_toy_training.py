@@ -181,7 +181,7 @@ def _check_mixed_parts(place):
     [
         ((5, 5), Depth(64, 1, most=100), {"gauge"}),
         ((2, 3), Depth(64, 0, most=100), set()),
-        ((2, 3), Depth(0, 1, parts=False, most=100), {"swaps", "all_swaps", "matched", "truth", "parts"}),
+        ((2, 3), Depth(0, 1, parts=False, most=100), {"swaps", "all_swaps", "matched", "staying", "truth", "parts"}),
     ],
 )
 def test_figures_and_page__leave_out_what_was_not_measured(tmp_path, ranks, depth, left_out):

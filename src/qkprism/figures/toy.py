@@ -8,13 +8,13 @@ import plotly.graph_objects as go
 
 from qkprism.figures.toy_clouds import cloud_figure
 from qkprism.figures.toy_gauge import gauge_figure
-from qkprism.figures.toy_grid import accuracy_grid, rank_triangles
+from qkprism.figures.toy_grid import accuracy_grid, rank_menu
 from qkprism.figures.toy_interactions import interaction_grid
 from qkprism.figures.toy_limits import limit_figure, rank_size_figure
 from qkprism.figures.toy_panels import kind_of
 from qkprism.figures.toy_parts import part_figure
 from qkprism.figures.toy_swap_wall import swap_wall
-from qkprism.figures.toy_swaps import matched_figure, swap_bars, truth_figure
+from qkprism.figures.toy_swaps import matched_figure, staying_figure, swap_bars, truth_figure
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
@@ -29,8 +29,8 @@ def toy_figures(study: Study) -> dict[str, go.Figure]:
     cells = _selected([cell for cell in study.heads if cell.seed == seed])
     found = {
         "accuracy": accuracy_grid(study.scores()),
-        "ranks": rank_triangles(study.recovered, seed=seed),
-        "untrained": rank_triangles(study.controls, seed=seed, heads="untrained heads"),
+        "ranks": rank_menu(study.recovered, seed=seed),
+        "untrained": rank_menu(study.controls, seed=seed, heads="untrained heads"),
         "sizes": rank_size_figure(study.ranks_at),
         "clouds": cloud_figure(study.clouds),
     }
@@ -39,6 +39,7 @@ def toy_figures(study: Study) -> dict[str, go.Figure]:
             "swaps": swap_bars(swaps, cells),
             "all_swaps": swap_wall(swaps, seed=seed),
             "matched": matched_figure(swaps),
+            "staying": staying_figure(swaps),
             "truth": truth_figure(swaps),
         }
     if study.trained.parts:

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import MUTED, WIDTH, axis
-from qkprism.figures.toy_grid import RULES
-from qkprism.figures.toy_panels import METHOD_COLORS, METHOD_NAMES, METHOD_SYMBOLS, finish_panels
+from qkprism.figures.toy_panels import METHOD_COLORS, METHOD_NAMES, METHOD_SYMBOLS, RULE_COLORS, RULES, finish_panels
 
 if TYPE_CHECKING:
     from qkprism.toy.portrait import Portrait
@@ -87,12 +86,11 @@ def _scatter(fig: go.Figure, panel: int, was: Errors, now: Errors, *, showlegend
             **place,
         )
     for letter, text in (("x", "error before"), ("y", "error after")):
-        fig.layout[axis(f"{letter}axis", panel)].update(type="log", title_text=text, dtick=1)
+        fig.layout[axis(f"{letter}axis", panel)].update(type="log", title_text=text, dtick=1, exponentformat="none")
 
 
 def _ranks(fig: go.Figure, before: Portrait, after: Portrait) -> None:
-    rules = {"energy": METHOD_COLORS["raw"], "balanced": METHOD_COLORS["contrast"], "heldout": MUTED}
-    for rule, color in rules.items():
+    for rule, name in RULES.items():
         shares = [
             mean(getattr(row, rule) == row.true for row in one.recovered if not row.cell.superposed)
             for one in (before, after)
@@ -100,8 +98,8 @@ def _ranks(fig: go.Figure, before: Portrait, after: Portrait) -> None:
         fig.add_bar(
             x=["before", "after"],
             y=shares,
-            name=f"rank: {RULES[rule]}",  # type: ignore[index]
-            marker_color=color,
+            name=f"rank: {name}",
+            marker_color=RULE_COLORS[rule],
             text=[f"{share:.0%}" for share in shares],
             textposition="outside",
             xaxis=axis("x", 3),

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import DIVERGING, INK, SEQUENTIAL, WIDTH, axis
-from qkprism.figures.toy_panels import by_kind, finish_panels, kind_title
+from qkprism.figures.toy_panels import RULES, by_kind, finish_panels, kind_title
 
 if TYPE_CHECKING:
-    from qkprism.toy.recovery import Recovery
+    from qkprism.toy.recovery import Recovery, Rule
     from qkprism.toy.scores import HeadScore
 
-Rule = Literal["energy", "balanced", "heldout"]
-RULES: dict[Rule, str] = {
-    "energy": "99% of the energy, raw",
-    "balanced": "99% of the energy, balanced metric",
-    "heldout": "held-out test",
-}
 CLASSES = ("exact", "1 too few", "2 too few", "3 or more too few", "too many")
 COLORS = (DIVERGING[8], DIVERGING[4], DIVERGING[3], DIVERGING[1], "#E69F00")
 _PANEL = 380
@@ -61,10 +55,35 @@ def rank_triangles(
         subtitle=f"Rule: {RULES[rule]}. Seed {seed}. Exact for {exact} of {len(shown)} latents, and for "
         f"{exact_room} of {len(room)} where r1 + r2 < d_head.",
         caption="Each square is a head. Its lower triangle is the rank found for z1, the upper that for z2; colours "
-        "tell how far it is from the true rank on the axes. Beyond the line the head has fewer dimensions than the "
-        "latents have together: superposition.",
+        "tell how far it is from the true rank on the axes. Energy rules count the directions that hold 99% of the "
+        "energy. Beyond the line the head has fewer dimensions than the latents have together: superposition.",
         width=width,
     )
+
+
+def rank_menu(
+    recovered: Sequence[Recovery], *, seed: int = 0, heads: str = "trained heads", width: int = WIDTH
+) -> go.Figure:
+    """`rank_triangles` by every rule in one figure, the paper's first, with a button for each."""
+    figures = {rule: rank_triangles(recovered, rule=rule, seed=seed, heads=heads, width=width) for rule in RULES}
+    first, *others = figures
+    fig = figures[first]
+    owners: list[Rule | None] = [None if trace.legendgroup == "limit" else first for trace in fig.data]
+    for rule in others:
+        for trace in figures[rule].data:
+            if trace.legendgroup != "limit":
+                fig.add_trace(trace.update(visible=False))
+                owners.append(rule)
+    buttons = [
+        {
+            "label": RULES[rule],
+            "method": "update",
+            "args": [{"visible": [own in (None, rule) for own in owners]}, {"title.text": one.layout.title.text}],
+        }
+        for rule, one in figures.items()
+    ]
+    look = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"}
+    return fig.update_layout(updatemenus=[{**look, "pad": {"b": 64}, "font": {"size": 11}, "buttons": buttons}])
 
 
 def accuracy_grid(scores: Sequence[HeadScore], *, width: int = WIDTH) -> go.Figure:

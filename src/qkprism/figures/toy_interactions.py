@@ -54,8 +54,8 @@ def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = 
         subtitle="G: rows are the selector's coordinates, columns the token's; z1 first, then z2.",
         caption="A diagonal means that each coordinate is compared with itself only. With fewer dimensions than "
         "coordinates (r1 + r2 > d_head) more than one coordinate shares a dimension: superposition. They may be of "
-        "both latents (`across`) or of one. Shares are those of the squared entries, dimensions are the effective rank "
-        "of G, symmetry is ⟨G, Gᵀ⟩ / |G|².",
+        "both latents (`across`) or of one. Shares are those of the squared entries; `a dimension` is the number of "
+        "coordinates for each dimension of G (its effective rank); symmetry is ⟨G, Gᵀ⟩ / |G|².",
         width=width,
         plot_height=height,
         left=24,
@@ -68,7 +68,7 @@ def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = 
 def _told(cell: Cell, found: Interaction) -> str:
     return (
         f"{cell_title(cell)}<br>{found.diagonal:.0%} diagonal, {found.across:.0%} across<br>"
-        f"{found.crowding:.2f} coordinates a dimension, symmetry {found.symmetry:.2f}"
+        f"{found.crowding:.2f} a dimension, symmetry {found.symmetry:.2f}"
     )
 
 

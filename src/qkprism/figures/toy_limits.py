@@ -10,15 +10,22 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import WIDTH, axis
-from qkprism.figures.toy_panels import METHOD_COLORS, METHOD_NAMES, METHOD_SYMBOLS, finish_panels, method_look, slack
+from qkprism.figures.toy_panels import (
+    METHOD_COLORS,
+    METHOD_NAMES,
+    METHOD_SYMBOLS,
+    RULE_COLORS,
+    RULES,
+    finish_panels,
+    method_look,
+    slack,
+)
 from qkprism.figures.words import count
 
 if TYPE_CHECKING:
     from qkprism.toy.limits import Limit, RankAt
 
 _HEIGHT = 300
-RULES = {"energy": "energy, raw (the paper's)", "balanced": "energy, balanced", "heldout": "held-out test"}
-_RULE_COLORS = {"energy": "#D55E00", "balanced": "#0072B2", "heldout": "#595959"}
 _DASHES = ("dot", "solid", "dash")
 
 
@@ -34,7 +41,9 @@ def limit_figure(limits: Sequence[Limit], *, width: int = WIDTH) -> go.Figure:
         for method in METHOD_NAMES:
             _errors(fig, panel, method, [(x, row.error) for x, row in rows if row.method == method])
         fig.layout[axis("xaxis", panel)].update(title_text=name, type="log" if panel == 2 else "linear")
-        fig.layout[axis("yaxis", panel)].update(title_text="error of the projector", type="log", dtick=1)
+        fig.layout[axis("yaxis", panel)].update(
+            title_text="error of the projector", type="log", dtick=1, exponentformat="none"
+        )
     fig.layout.xaxis2.update(tickvals=sorted({row.n for row in limits}))
     return finish_panels(
         fig,
@@ -105,7 +114,7 @@ def rank_size_figure(ranks: Sequence[RankAt], *, width: int = WIDTH) -> go.Figur
 
 def _shares(fig: go.Figure, panel: int, rule: str, dash: str, threshold: float, rows: Sequence[RankAt]) -> None:
     places = sorted({row.n for row in rows})
-    color = _RULE_COLORS[rule]
+    color = RULE_COLORS[rule]
     fig.add_scatter(
         x=places,
         y=[mean(row.found == row.true for row in rows if row.n == n) for n in places],

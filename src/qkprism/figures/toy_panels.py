@@ -14,12 +14,19 @@ from qkprism.figures.theme import GRID, MUTED, axis, finish
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
+    from qkprism.toy.recovery import Rule
 
 METHOD_NAMES = MappingProxyType(
     {"contrast": "contrast metric (qkprism)", "raw oblique": "raw, oblique", "raw": "raw, orthogonal (the paper's)"}
 )
 METHOD_COLORS = MappingProxyType({"contrast": "#0072B2", "raw oblique": "#009E73", "raw": "#D55E00"})
 METHOD_SYMBOLS = MappingProxyType({"contrast": "circle", "raw oblique": "diamond", "raw": "x"})
+RULES: Mapping[Rule, str] = MappingProxyType(
+    {"energy": "energy, raw (the paper's)", "balanced": "energy, balanced metric", "heldout": "held-out test"}
+)
+RULE_COLORS = MappingProxyType(
+    {"energy": METHOD_COLORS["raw"], "balanced": METHOD_COLORS["contrast"], "heldout": MUTED}
+)
 _PANEL, _BETWEEN = 230, 88  # pixels
 
 

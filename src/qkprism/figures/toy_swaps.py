@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
@@ -90,13 +90,7 @@ def _bars(fig: go.Figure, panel: int, values: Mapping[str, float], name: str, co
 def truth_figure(swaps: Sequence[Swap], *, feature: str = "z1", width: int = WIDTH) -> go.Figure:
     """How far the swap of a feature is from a true exchange of its latent, by method, in all heads."""
     shown = [row for row in swaps if row.target == "given" and row.feature == feature]
-    series = {
-        title: (lambda row, method=method: row.method == method and row.control == "feature")
-        for method, title in METHOD_NAMES.items()
-    } | {"no edit": lambda row: row.control == "none"}
-    looks = {title: method_look(method) for method, title in METHOD_NAMES.items()}
-    looks["no edit"] = {"line": {"color": MUTED, "width": 1.5, "dash": "dot"}, "marker": {"color": MUTED, "size": 4}}
-    fig, height = slack_panels(shown, series, lambda row: row.off_truth, looks, y="total variation", width=width)
+    fig, height = _by_method(shown, lambda row: row.off_truth, y="total variation", width=width)
     return finish_panels(
         fig,
         height,
@@ -109,31 +103,48 @@ def truth_figure(swaps: Sequence[Swap], *, feature: str = "z1", width: int = WID
     )
 
 
+def staying_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
+    """Targets that differ in z1 only, and z2's feature is swapped: attention should stay as it was."""
+    shown = [row for row in swaps if row.target == "z1" and row.feature == "z2"]
+    fig, height = _by_method(shown, lambda row: row.on_target, y="attention on the target", width=width)
+    return finish_panels(
+        fig,
+        height,
+        title="Does a target that differs in z1 only stay when z2 is swapped?",
+        subtitle="Attention on the target after z2 is swapped, in which both tokens are equal: it should be that of no "
+        "edit.",
+        caption="What the paper's swap of z2 moves there is z1: the subspaces are not orthogonal.",
+        width=width,
+    )
+
+
+def _by_method(rows: Sequence[Swap], value: Callable[[Swap], float], *, y: str, width: int) -> tuple[go.Figure, int]:
+    """The swap of a feature by every method, and no edit."""
+    series = {
+        title: (lambda row, method=method: row.method == method and row.control == "feature")
+        for method, title in METHOD_NAMES.items()
+    } | {"no edit": lambda row: row.control == "none"}
+    looks = {title: method_look(method) for method, title in METHOD_NAMES.items()}
+    looks["no edit"] = {"line": {"color": MUTED, "width": 1.5, "dash": "dot"}, "marker": {"color": MUTED, "size": 4}}
+    return slack_panels(rows, series, value, looks, y=y, width=width)
+
+
 def matched_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
-    """Targets that differ in z1 only: z1's feature moves the attention, z2's should move none."""
+    """Targets that differ in z1 only: z1's feature moves the attention."""
     shown = [row for row in swaps if row.target == "z1"]
     own = {(row.cell, row.control): row.on_target for row in shown if row.control in ("none", "full")}
-    series, looks = {}, {}
-    for method, title in METHOD_NAMES.items():
-        for feature, dash in (("z1", "solid"), ("z2", "dot")):
-            name = f"{feature}, {title}"
-            series[name] = lambda row, key=(method, feature): (row.method, row.feature) == key
-            looks[name] = method_look(method)
-            looks[name]["line"] = {**looks[name]["line"], "dash": dash}
 
     def moved(row: Swap) -> float:
         none, full = own[row.cell, "none"], own[row.cell, "full"]
         return (row.on_target - none) / (full - none)
 
-    fig, height = slack_panels(shown, series, moved, looks, y="share of the shift", width=width)
+    fig, height = _by_method([row for row in shown if row.feature == "z1"], moved, y="share of the shift", width=width)
     return finish_panels(
         fig,
         height,
-        title="A target that differs in z1 only moves with z1 and stays with z2",
-        subtitle="Attention that the swap brings to the target, as a share of what exchanging the whole keys brings.",
-        caption="Solid lines: z1 is swapped, which should move everything (1). Dotted: z2 is swapped, in which both "
-        "tokens are equal, so nothing should move (0). What the paper's swap of z2 moves there is z1: the subspaces "
-        "are not orthogonal.",
+        title="Does a target that differs in z1 only move when z1 is swapped?",
+        subtitle="Attention that the swap of z1 brings to the target, as a share of what exchanging the whole keys "
+        "brings: it should be 1.",
+        caption="With fewer dimensions than latents (grey) the subspaces of z1 and z2 share directions.",
         width=width,
-        below=150,
     )

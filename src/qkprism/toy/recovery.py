@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float64
@@ -18,6 +19,7 @@ from qkprism.toy.contrasts import OURS, Sampling, contrast_vectors, decompose_he
 from qkprism.toy.samples import LATENTS, Latent
 from qkprism.toy.truth import alignment, expected_covariance, overlap, true_keys, true_queries
 
+Rule = Literal["energy", "balanced", "heldout"]
 ALIGNED = 512  # pairs that are enough for a mean cosine
 
 

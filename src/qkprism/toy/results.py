@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from qkprism.toy.attributions import PartError
 from qkprism.toy.cells import Cell, ToyHead
@@ -12,14 +12,12 @@ from qkprism.toy.clouds import Point
 from qkprism.toy.interventions import Swap
 from qkprism.toy.limits import Limit, RankAt
 from qkprism.toy.portrait import Portrait
-from qkprism.toy.recovery import Recovery
+from qkprism.toy.recovery import Recovery, Rule
 from qkprism.toy.scores import HeadScore
 from qkprism.toy.truth import Interaction, interaction
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Rule = Literal["energy", "balanced", "heldout"]
 
 
 @dataclass(frozen=True, repr=False)
