@@ -1,7 +1,8 @@
 """How heads are trained: the paper's protocol (its appendix on training) and a fast one; AdamW on rows of parameters.
 
-`paper` is a constant rate of 1e-4 until the validation loss has not improved for more than 5 checks. `fast` warms up to a much
-higher rate and decays it to zero along a cosine, which fixes the number of steps; the same checks may end it sooner.
+`paper` is a constant rate of 1e-4 until the validation loss has not improved for more than 5 checks. `fast` warms up to
+a much higher rate and decays it to zero along a cosine, which fixes the number of steps; the same checks may end it
+sooner.
 `quick` does so in a fifth of the steps: enough for small ranks.
 """
 
