@@ -83,7 +83,7 @@ def rank_menu(
         for rule, one in figures.items()
     ]
     look = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"}
-    return fig.update_layout(updatemenus=[{**look, "pad": {"b": 64}, "font": {"size": 11}, "buttons": buttons}])
+    return fig.update_layout(updatemenus=[{**look, "pad": {"b": 70}, "font": {"size": 11}, "buttons": buttons}])
 
 
 def accuracy_grid(scores: Sequence[HeadScore], *, width: int = WIDTH) -> go.Figure:

@@ -2,8 +2,7 @@
 
 `paper` is a constant rate of 1e-4 until the validation loss has not improved for more than 5 checks. `fast` warms up to
 a much higher rate and decays it to zero along a cosine, which fixes the number of steps; the same checks may end it
-sooner.
-`quick` does so in a fifth of the steps: enough for small ranks.
+sooner. `quick` does so in a fifth of the steps: enough for small ranks.
 """
 
 from __future__ import annotations
