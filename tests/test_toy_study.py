@@ -1,6 +1,7 @@
 """What the study is judged by, on a few heads of two seeds: swaps, matched targets, the truth, and changes of basis."""
 
 import json
+from dataclasses import replace
 from html import escape
 from statistics import mean
 
@@ -13,7 +14,9 @@ from qkprism.core.conditions import Condition
 from qkprism.core.edits import swap
 from qkprism.core.splitting import split_of
 from qkprism.figures.toy import toy_figures
+from qkprism.figures.toy_swap_wall import swap_wall
 from qkprism.figures.toy_swaps import swap_bars
+from qkprism.page import toy as page
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
 from qkprism.toy import Cell, Depth, Sampling, Task, few_cells, study
@@ -22,6 +25,7 @@ from qkprism.toy.editable import Editable, draw_editable
 from qkprism.toy.gauge import basis_change, rebased
 from qkprism.toy.interventions import true_attention
 from qkprism.toy.limits import projector_error
+from qkprism.toy.portrait import Portrait
 from qkprism.toy.protocols import Protocol
 from qkprism.toy.samples import draw_samples, exchange
 from qkprism.toy.task import stream
@@ -234,12 +238,37 @@ def test_figures_and_page__are_made_from_the_results_alone(found):
     bars = swap_bars(found.trained.swaps, CELLS[:1], method="contrast")
     (none,) = rows(found.trained.swaps, target="given", control="none", feature="z1+z2", cell=CELLS[0])
     assert bars.data[0].y[0] == none.on_original
-    page = toy_report(found, figures)
-    assert page.count("plotly-graph-div") == 14
-    assert "https://cdn" not in page.split("<body>")[1]
+    text = toy_report(found, figures)
+    assert text.count("plotly-graph-div") == 14
+    assert "https://cdn" not in text.split("<body>")[1]
     told = claims(found)
-    assert all(escape(claim.paper) in page and escape(claim.run) in page for claim in told)
-    assert all(escape(claim.rule) in page for claim in told)
+    assert all(escape(claim.paper) in text and escape(claim.run) in text for claim in told)
+    assert all(escape(claim.rule) in text for claim in told)
+
+
+def less(portrait, keep, kinds=("recovered", "swaps", "parts")):
+    """A portrait with some of its rows."""
+    return Portrait(**{kind: tuple(row for row in getattr(portrait, kind) if keep(row)) for kind in kinds})
+
+
+def test_figures_and_page__leave_out_what_was_not_measured(found):
+    everything = {name for _, _, names in page._SECTIONS for name in names}
+    superposed = {cell: head for cell, head in found.heads.items() if cell.superposed}
+    parts = {
+        name: less(getattr(found, name), lambda r: r.cell in superposed) for name in ("trained", "untrained", "rebased")
+    }
+    only_superposed = toy_figures(replace(found, heads=superposed, **parts))
+    assert everything - only_superposed.keys() == {"gauge"}
+    bare = less(found.trained, lambda _: True, ("recovered",))
+    without = replace(found, trained=bare, rebased=bare)
+    figures = toy_figures(without)
+    assert everything - figures.keys() == {"swaps", "all_swaps", "matched", "staying", "truth", "parts"}
+    assert toy_report(without, figures).count("plotly-graph-div") == len(figures)
+    no_draws = less(
+        found.trained, lambda row: getattr(row, "control", "") not in ("gaussian", "permuted", "keys", "pca")
+    )
+    assert len(swap_bars(no_draws.swaps, CELLS[:1]).data[0].x) == 4
+    assert len(swap_wall(no_draws.swaps).data[0].y) == 4
 
 
 def verdicts(study):

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from qkprism import QKPrismError
-from qkprism.figures.toy import toy_figures
-from qkprism.page import toy as page
 from qkprism.runs import read_run, write_run
 from qkprism.toy import store, studying
 from qkprism.toy.cells import Cell, few_cells, paper_grid, untrained
@@ -174,19 +172,3 @@ def _check_mixed_parts(place):
     assert "other heads" in refused("trained", lambda m: job(heads=[[c, s + 1, x] for c, s, x in m["job"]["heads"]])(m))
     assert "another version" in refused("trained", narrower)
     assert "another version" in refused("limits", job(version=1))
-
-
-@pytest.mark.parametrize(
-    ("ranks", "depth", "left_out"),
-    [
-        ((5, 5), Depth(64, 1, most=100), {"gauge"}),
-        ((2, 3), Depth(64, 0, most=100), set()),
-        ((2, 3), Depth(0, 1, parts=False, most=100), {"swaps", "all_swaps", "matched", "staying", "truth", "parts"}),
-    ],
-)
-def test_figures_and_page__leave_out_what_was_not_measured(tmp_path, ranks, depth, left_out):
-    cells = [Cell(Task("discrete", *ranks), 8)]
-    found = study(tmp_path, cells=cells, protocol=SHORT, sampling=Sampling(n=128), depth=depth)
-    figures = toy_figures(found)
-    assert {name for _, _, names in page._SECTIONS for name in names} - figures.keys() == left_out
-    assert page.toy_report(found, figures).count("plotly-graph-div") == len(figures)
