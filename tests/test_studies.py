@@ -10,10 +10,12 @@ import torch
 
 import qkprism as qk
 from qkprism import QKPrismError, cli
+from qkprism.core.scores import MEASURES, HeadScores
 from qkprism.page.binding import binding_report
 from qkprism.page.binding_claims import comparison
 from qkprism.studies import BindingStudy, compare, study_binding
 from qkprism.studies import binding as studies
+from qkprism.studies.jobs import template_of
 from qkprism.tasks.schemas import SCHEMAS
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -101,6 +103,9 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     [
         (["--preset", "gpt5"], "not a preset"),
         (["--entities", "ten"], "not a list of numbers"),
+        (["--schema", "planets"], "unknown schema"),
+        (["--phrasing", "haiku"], "unknown phrasing"),
+        (["--size", "huge"], "not a size"),
         (["--umap"], "needs umap-learn"),
     ],
 )
@@ -150,6 +155,11 @@ def test_binding__ranks_against_entities_are_a_part_of_their_own(finished):
     assert (place / "effects.job").read_text() == stamp
     frame = found.entities.to_frame()
     assert set(frame["entities"]) == {4, 6}
+    again = study_binding(model, place, n_pairs=3, progress=False)
+    assert again.entities == found.entities  # asked for once, kept
+    with pytest.raises(QKPrismError, match="n_entities=3"):
+        study_binding(model, place.with_name("new"), n_pairs=3, entities=(3, 6), progress=False)
+    assert not (place.with_name("new") / "heads").exists()  # refused before anything was computed
     assert set(frame["contrast"]) == {"order", "lexical"}
     assert "Ranks against the number of entities" in binding_report(found)
     assert found.entities.plot().layout.title.text
@@ -161,6 +171,7 @@ def test_binding__a_part_that_was_cut_off_is_computed_again(finished):
     first = BindingStudy.load(place)
     (place / "effects.job").unlink()
     (place / "validation.job").write_text("of another job")
+    shutil.rmtree(place / "projections")
     again = study_binding(model, place, n_pairs=3, progress=False)
     assert torch.equal(again.effects.values, first.effects.values)
     assert again.validation == first.validation or again.validation.to_frame().equals(first.validation.to_frame())
@@ -193,6 +204,57 @@ def test_choose_heads__goes_on_with_the_best_and_says_so():
     scores = qk.HeadScores(heads, values, values, 10, 0.1)
     chosen, notes = studies.choose_heads(scores)
     assert [str(head) for head in chosen] == ["L0H4", "L0H3", "L0H2"]
-    assert "0 heads reach an accuracy of 0.3" in notes[0]
+    assert notes[0].startswith("0 heads")
+    assert "goes on with the best 3" in notes[0]
     better = {name: value + 0.5 for name, value in values.items()}
     assert studies.choose_heads(qk.HeadScores(heads, better, values, 10, 0.1)) == (heads[::-1], ())
+
+
+def test_summary__is_what_the_parts_say(made):
+    found = BindingStudy.load(made[1])
+    for head, row in zip(found.heads, found.summary().to_dict("records"), strict=True):
+        moved = found.effects.value("shift", head=head, feature="order")[0]
+        still = found.effects.value("shift", head=head, control="none")[0]
+        assert row["order_shift"] == pytest.approx(moved - still)
+        at = found.attributions.heads.index(str(head)), found.attributions.terms.index("lexical")
+        assert row["lexical_gap"] == pytest.approx(float(found.attributions.values["gap"][at]))
+        assert row["accuracy_all"] <= row["accuracy"]
+    overlap = found.mechanisms.overlaps()
+    assert len(overlap) == 3 * len(found.heads)
+    known = overlap[["keys", "queries"]].dropna()  # a feature of rank 0 overlaps with nothing
+    assert len(known)
+    assert ((known >= 0) & (known <= 1 + 1e-9)).all(axis=None)
+
+
+def test_comparison__says_whose_number_is_whose_and_is_not_kind(made):
+    """A random model agrees with nothing that takes a trained one."""
+    found = BindingStudy.load(made[1])
+    rows = {row["what"]: row for row in comparison(found)}
+    truth = found.validation.summary().set_index(["features", "factor", "method"])["absolute_part_error"]
+    said = rows["logits split into features"]["here"]
+    assert f"order: ours {truth['ours', 'order', 'contrast']:.2f}" in said
+    assert f"the paper's {truth['paper', 'order', 'raw sequential']:.2f}" in said
+    assert rows["swapping one feature shifts some attention, both most of it"]["verdict"] != "agrees"
+    assert {row["verdict"] for row in rows.values()} <= {"agrees", "in part", "differs", "new", ""}
+
+
+def test_choose_heads__wants_more_than_chance():
+    heads = tuple(qk.Head(0, i) for i in range(12))
+    values = {name: torch.full((12,), 0.5).double() for name in MEASURES}
+    errors = {name: torch.full((12,), 0.02).double() for name in MEASURES}
+    found, notes = studies.choose_heads(HeadScores(heads, values, errors, 100, chance=0.5))
+    assert len(found) == 3
+    assert "0 heads" in notes[0]
+    found, notes = studies.choose_heads(HeadScores(heads, values, errors, 100, chance=0.1))
+    assert len(found) == 9
+    assert "12 heads" in notes[0]
+
+
+def test_chat_template__is_part_of_the_job(made):
+    model = made[0]
+    model.tokenizer.chat_template = "one"
+    first = template_of(model, {"answer_prefix": ""})
+    model.tokenizer.chat_template = "two"
+    assert first != template_of(model, {"answer_prefix": ""})
+    assert template_of(model, None) == {}
+    model.tokenizer.chat_template = None

@@ -264,20 +264,28 @@ def binding(
     """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
     from qkprism.core.projection import require_umap
     from qkprism.page.binding import binding_figures, binding_report
+    from qkprism.page.binding_claims import comparison
     from qkprism.studies import study_binding
+    from qkprism.studies.binding import check_options
 
     if umap:
         require_umap()
     numbers, chosen = _numbers(entities), _Chosen.of(preset, phrasing, size)
+    check_options(save, schema, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
     loaded = chosen.load(model, dtype, device)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
     figures = binding_figures(study, umap=umap)
     frame = study.summary()
-    found = {"heads": frame.to_dict("records"), "validation": study.validation.summary().to_dict("records")}
+    found = {
+        "heads": frame.to_dict("records"),
+        "comparison": comparison(study),
+        "validation": study.validation.summary().to_dict("records"),
+    }
     title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
     lines = [*study.notes, *study.outcome.verdict()]
-    _show_study(_Shown(frame, title, lines, found), save, figures, binding_report(study, figures), as_json)
+    shown = frame[[name for name in frame.columns if not name.endswith("_error")]]
+    _show_study(_Shown(shown, title, lines, found), save, figures, binding_report(study, figures), as_json)
 
 
 @app.command(epilog="Example:  qkprism compare runs/boxes-0 runs/boxes-1 runs/boxes-2 runs/cities-0")
@@ -496,7 +504,7 @@ def _print_table(frame: Any, columns: list[str], title: str) -> None:
 
     table = Table(title=escape(title), title_justify="left", header_style="bold")
     for name in columns:
-        table.add_column(name.replace("_", " "), justify="left" if name in _TEXTS else "right")
+        table.add_column(escape(name.replace("_", " ")), justify="left" if name in _TEXTS else "right")
     for row in frame[columns].to_dict("records"):
         table.add_row(*(escape(_cell(row[name])) for name in columns))
     width = None if sys.stdout.isatty() else 140  # a pipe has no width of its own

@@ -161,6 +161,24 @@ class Effects:
         """How many dimensions were edited in a head."""
         return int(self.ranks[self._place(feature, method, "feature", target), self._head(head)])
 
+    def gain(
+        self,
+        *,
+        head: str | Head,
+        feature: str = "",
+        method: str | None = None,
+        control: str = "feature",
+        target: str = GIVEN,
+    ) -> tuple[float, float]:
+        """How much more `compared` moves than without an edit, with its standard error."""
+        moved, error = self.value(
+            self.compared, head=head, feature=feature, method=method, control=control, target=target
+        )
+        still = self.value(self.compared, head=head, control="none", target=target)[0]
+        if control == "feature":  # paired over examples
+            error = float(self.advantage_error[self._place(feature, method, control, target), self._head(head)])
+        return moved - still, error
+
     def _place(self, feature: str, method: str | None, control: str, target: str) -> int:
         shared = control in ("none", "full")
         entry = Entry(target, "" if shared else feature, "" if shared else method or self.methods[0], control)
@@ -225,7 +243,7 @@ class Effects:
         moved = f"{self.compared} {gain:+.3f} ± {error:.3f}{share}"
         told = {
             verb: ", ".join(
-                f"{TITLES[c['control']]} ({c['advantage']:+.3f} ± {c['error']:.3f})"
+                f"{TITLES[c['control']]} (by {c['advantage']:+.3f} ± {c['error']:.3f})"
                 for c in controls
                 if c["beaten"] == won
             )

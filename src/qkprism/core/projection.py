@@ -111,6 +111,16 @@ class Projections:
             for name, vectors in self._points(features, contrast, head).items()
         }
 
+    def together(
+        self, features: Features, contrast: str, head: HeadLike
+    ) -> dict[str, tuple[Float64[Tensor, "point component"], Sequence[float]]]:
+        """Principal components of keys and queries together, neither centred on its own: the first tells them apart."""
+        points, found = self._points(features, contrast, head), {}
+        for key, query in (("key", "query"), ("whole_key", "whole_query")):
+            both, shares = principal_components(torch.cat([points[key], points[query]]), 3)
+            found[key], found[query] = (both[: len(points[key])], shares), (both[len(points[key]) :], shares)
+        return found
+
     def umap(
         self, features: Features, contrast: str, head: HeadLike, *, most: int = 700
     ) -> dict[str, Float64[Tensor, "point 2"]]:

@@ -137,6 +137,7 @@ class Validation:
         """
         frame = self.to_frame()
         frame["absolute_part_error"] = frame["part_error"].abs()
+        frame["slope_other"] = frame["slope_other"].abs()  # leaks of either sign must not cancel
         frame["error_by_chance"] = frame["part_error_error"] * math.sqrt(2 / math.pi)
         keys = ["features", "factor", "method"]
         values = ["tv", "absolute_part_error", "error_by_chance", "part_rms", "slope_own", "slope_other"]

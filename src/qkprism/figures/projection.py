@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -35,16 +35,26 @@ def projection_figure(
     """The first two principal components of keys and queries in the subspace (above) and without projection (below)."""
     found = projections.components(features, contrast, head, 2)
     own, asked = projections.labels.get(color), projections.query_labels(color) if color in projections.labels else None
-    values, columns = _values(own), 3 if umap else 2
-    fig = make_subplots(rows=2, cols=columns, horizontal_spacing=0.09, vertical_spacing=0.17)
+    values, columns = _values(own), 4 if umap else 3
+    fig = make_subplots(rows=2, cols=columns, horizontal_spacing=0.07, vertical_spacing=0.17)
     for row, (place, how) in enumerate((("", "projected"), ("whole_", "not projected"))):
         for column, (side, labels) in enumerate((("key", own), ("query", asked)), 1):
             panel, (points, shares) = columns * row + column, found[place + side]
             _draw(fig, panel, points, labels, values)
             name_panel(fig, panel, f"{'Keys' if side == 'key' else 'Queries'}, {how}")
             _name_axes(fig, panel, [f"component {i} ({share:.0%})" for i, share in enumerate(shares, 1)])
+    both = projections.together(features, contrast, head)
+    for row, place in enumerate(("", "whole_")):
+        panel, sides = columns * row + 3, (both[f"{place}key"], both[f"{place}query"])
+        _draw_both(fig, panel, [points[:, 1:] for points, _ in sides], (own, asked), values)
+        name_panel(fig, panel, f"Both, {'not ' if place else ''}projected")
+        _name_axes(fig, panel, [f"component {i} ({sides[0][1][i - 1]:.0%})" for i in (2, 3)])
     if umap:
-        _draw_umap(fig, projections.umap(features, contrast, head, most=MOST), (own, asked), values)
+        found_umap = projections.umap(features, contrast, head, most=MOST)
+        for row, place in enumerate(("", "whole_")):
+            panel = columns * row + 4
+            _draw_both(fig, panel, [found_umap[f"{place}key"], found_umap[f"{place}query"]], (own, asked), values)
+            name_panel(fig, panel, f"Both by UMAP, {'not ' if place else ''}projected")
     right, error = projections.alignment(features, contrast, head)
     return finish(
         fig,
@@ -58,7 +68,7 @@ def projection_figure(
         caption="Above: marked keys and queries in the feature's subspace, by principal components (with their share "
         "of the variance); where the colours separate in both, the feature holds the label. Below: the same without "
         "projection. Alignment: how often the positive key has the largest part of the logit among the marked keys by "
-        "this feature alone." + (" Right: both by UMAP, keys as dots, queries as open diamonds." if umap else ""),
+        "this feature alone. Both: keys as dots, queries as diamonds, but for component 1, which tells them apart.",
         width=width,
         plot_height=620,
         above=66,
@@ -71,16 +81,16 @@ def _name_axes(fig: go.Figure, panel: int, names: Sequence[str]) -> None:
         fig.update_layout({f"{axis}axis{panel if panel > 1 else ''}": {"title": {"text": name}}})
 
 
-def _draw_umap(
+def _draw_both(
     fig: go.Figure,
-    points: Mapping[str, Tensor],
+    panel: int,
+    sides: Sequence[Tensor],
     labels: tuple[Sequence[Any] | None, Sequence[Any] | None],
     values: Sequence[Any],
 ) -> None:
-    for panel, place in ((3, ""), (6, "whole_")):
-        for side, own in zip(("key", "query"), labels, strict=True):
-            _draw(fig, panel, points[place + side], own, values, open_marks=side == "query")
-        name_panel(fig, panel, f"Both by UMAP, {'not ' if place else ''}projected")
+    """Keys as dots, queries as open diamonds."""
+    for points, own, is_query in zip(sides, labels, (False, True), strict=True):
+        _draw(fig, panel, points, own, values, open_marks=is_query)
 
 
 def _values(labels: Sequence[Any] | None) -> list[Any]:

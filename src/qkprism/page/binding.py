@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from qkprism.page.binding_claims import comparison
-from qkprism.page.layout import figure, notes, page, table
+from qkprism.page.binding_claims import CONTRASTS, comparison
+from qkprism.page.layout import figure, notes, page, table, with_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,7 @@ _NO_ENTITIES = (
     "--entities 10,18,34 adds them without computing the rest again."
 )
 SHOWN = 4  # spectra drawn in full
-CONTRASTS, REFLEXIVE, LABELS = ("order", "lexical"), "reflexive", {"lexical": "entity"}
+REFLEXIVE = "reflexive"
 # sets of features and how they are edited or attributed: what the page compares with the truth
 _JUDGED = (
     ("ours", "whole key"),
@@ -37,11 +38,12 @@ _READINGS = (("ours, paired twins", "contrast"), ("ours, matched twins", "contra
 _COLUMNS = {
     "head": "head",
     "works_by": "works by",
-    "accuracy": "accuracy",
+    "accuracy": "accuracy among labels",
+    "accuracy_all": "among all tokens",
     "order_rank": "order: held-out rank",
-    "order_energy": "order: energy rank (paper's rule)",
+    "order_energy": "the paper's",
     "lexical_rank": "lexical: held-out rank",
-    "lexical_energy": "lexical: energy rank (paper's rule)",
+    "lexical_energy": "the paper's ",
     "order_gap": "order: part of the gap",
     "lexical_gap": "lexical: part of the gap",
     "order_shift": "order: shift",
@@ -60,13 +62,15 @@ def binding_figures(study: BindingStudy, *, umap: bool = False) -> dict[str, go.
         figures[f"spectrum-{name}-{head}"] = study.features[name, head].plot()
     if study.entities.rows:
         figures["entities"] = study.entities.plot()
-    for name, head in _pictured(study):
-        figures[f"subspace-{name}-{head}"] = study.projections.plot(
-            study.features, name, head, color=LABELS.get(name, name), umap=umap
+    for (name, head), color in product(_pictured(study), ("order", "entity")):
+        figures[f"subspace-{name}-{head}-by-{color}"] = study.projections.plot(
+            study.features, name, head, color=color, umap=umap
         )
     figures |= {f"effects-{target}": study.effects.plot(target=target) for target in study.effects.targets}
+    figures["paper-effects"] = study.effects_paper.plot()
     figures |= {"outcome": study.outcome.plot(), "validation": study.validation.pick(*_JUDGED).plot()}
-    return figures | {"example": study.example.plot(), "attributions": study.attributions.plot()}
+    figures |= {f"example-{name.replace(', ', '-')}": own.plot() for name, own in study.examples.items()}
+    return figures | {"attributions": study.attributions.plot()}
 
 
 def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None = None) -> str:
@@ -82,14 +86,20 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         "<h2>Which heads look at the right label</h2>",
         *shown("heads"),
         "<h2>What was found</h2>",
-        table(_records(study.summary()), _COLUMNS),
-        "<p class=note>Works by: the feature with the larger part of the gap. Part of the gap: how much of the logit "
-        "gap between the right label and the others a feature makes. Shift: how much of the attention moves from the "
-        "right label to another one when the two keys exchange the feature. Alone finds it: how often the right label "
-        "has the largest part of the logit by this feature alone.</p>",
+        table([with_errors(row) for row in _records(study.summary())], _COLUMNS),
+        "<p class=note>± standard errors. Accuracy: how often the right label has the most attention of all labels "
+        f"(chance {study.scores.chance:.2f}), and of all tokens, on the prompts that chose the heads. Works by: the "
+        "feature whose part of the gap is clear and twice the other's. Part of the gap: how much of the logit gap "
+        "between the right label and the others a feature makes. Shift: of the attention on the right label and a "
+        "target, how much moves to the target when their keys exchange the feature. Alone finds it: how often the "
+        f"right label has the largest part of the logit by this feature alone (chance {study.scores.chance:.2f}). "
+        "Held-out rank: the leading run of directions with t above 4.5; one weak direction ends it, so a rank of 0 "
+        "can stand before directions that hold.</p>",
         "<h2>The paper and this run</h2>",
         table(
-            comparison(study), {"what": "", "paper": "paper (Llama 3.1 8B, Qwen3 4B)", "here": "this run"}, words=True
+            comparison(study),
+            {"what": "", "paper": "paper (Llama 3.1 8B, Qwen3 4B)", "verdict": "", "here": "this run"},
+            words=True,
         ),
         "<h2>How many dimensions, and how sure</h2>",
         *shown("ranks", "spectrum", "entities"),
@@ -99,7 +109,8 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         "<h2>Three mechanisms</h2>",
         *_mechanisms(study),
         "<h2>Editing keys: does the attention follow?</h2>",
-        *shown("effects"),
+        "<p>First our features, then the paper's by its own choices (its main figure).</p>",
+        *shown("effects", "paper-effects"),
         "<h2>And does the model's answer follow?</h2>",
         *shown("outcome"),
         "<ul>",
@@ -108,6 +119,8 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         *_truth(study),
         *shown("validation"),
         "<h2>Why did it attend to that token?</h2>",
+        "<p>One prompt in the head that uses order most and in the one that uses lexical most, split by our features "
+        "and, for comparison, by the paper's (sequential: what features share counts for the first).</p>",
         *shown("example", "attributions"),
     ]
     return page("binding", parts)
@@ -141,11 +154,15 @@ def _mechanisms(study: BindingStudy) -> list[str]:
         f"All three are decomposed together ({found[REFLEXIVE, study.heads[0]].n} twins for reflexive). Held-out "
         "ranks, and the held-out t of the first direction (above 4.5 counts):</p>",
         table(rows, {name: name for name in rows[0]}),
-        "<p>Overlap of the subspaces, as the mean squared cosine of their principal angles in the contrast metric (0: "
-        "orthogonal, 1: one inside the other); means over heads, lowest and highest:</p>",
-        table(_overlaps(found), {"pair": "", "keys": "of keys", "queries": "of queries", "chance": "by chance"}),
-        "<p class=note>Where keys hardly overlap and queries do, the clues are written in different directions of the "
-        "keys and read by the same directions of the query.</p>",
+        "<p>Overlap of the subspaces, as the mean squared cosine of their principal angles (0: orthogonal, 1: one "
+        "inside the other); means over heads, lowest and highest:</p>",
+        table(
+            _overlaps(found),
+            {"pair": "", "contrast": "keys, contrast metric", "raw": "keys, raw", "queries": "queries, raw"},
+        ),
+        "<p class=note>The contrast metric is made so that different factors are orthogonal in it; the raw metric "
+        "shows how far they are in the head's own coordinates, where a swap of one feature moves some of the other. "
+        "Queries vary in few directions, so their subspaces overlap whatever they hold.</p>",
     ]
 
 
@@ -153,12 +170,13 @@ def _overlaps(features: Features) -> list[dict[str, Any]]:
     def span(values: pd.Series[float]) -> str:
         return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
 
-    groups = features.overlaps().groupby(["contrast", "other"], sort=False)
-    return [
-        {"pair": f"{first} and {second}", "keys": span(own["keys"]), "queries": span(own["queries"])}
-        | {"chance": f"{own['chance'].mean():.2f}"}
-        for (first, second), own in groups
-    ]
+    metrics = {"contrast": features.overlaps(), "raw": features.with_metric("raw").overlaps()}
+    rows = []
+    for (first, second), own in metrics["contrast"].groupby(["contrast", "other"], sort=False):
+        raw = metrics["raw"].query("contrast == @first and other == @second")
+        row = {"pair": f"{first} and {second}", "contrast": span(own["keys"])}
+        rows.append(row | {"raw": span(raw["keys"]), "queries": span(raw["queries"])})
+    return rows
 
 
 def _truth(study: BindingStudy) -> list[str]:

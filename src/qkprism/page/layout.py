@@ -45,6 +45,12 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, word
     return f"<div class=scroll><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
+def with_errors(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose numbers carry their errors, where it has a column of that name with `_error`."""
+    known = {name: row[f"{name}_error"] for name in row if f"{name}_error" in row}
+    return {**row, **{name: f"{row[name]:.2f} ± {error:.2f}" for name, error in known.items()}}
+
+
 def cell(value: object) -> str:
     """A value for a table; nothing known is a dash."""
     if value is None or value != value:

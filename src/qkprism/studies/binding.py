@@ -12,22 +12,38 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from qkprism.core.attribution import Attribution, Attributions
 from qkprism.core.decomposition import few_examples
 from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
+from qkprism.core.features import Feature
 from qkprism.core.projection import Projections
 from qkprism.core.scores import HeadScores
 from qkprism.core.validation import Validation
+from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.pipeline import attribute, decompose, decompose_ways, find_heads, intervene, project, validate
-from qkprism.studies.binding_study import CONTRASTS, KIND, OURS, REFLEXIVE, WAYS, About, BindingStudy, folder_of
+from qkprism.runs import json_value
+from qkprism.studies.binding_study import (
+    CONTRASTS,
+    EXAMPLES,
+    KIND,
+    OURS,
+    REFLEXIVE,
+    WAYS,
+    About,
+    BindingStudy,
+    example_folder,
+    folder_of,
+)
 from qkprism.studies.entities import EntityRanks
-from qkprism.studies.jobs import job_of, size_of
-from qkprism.studies.parts import Parts
+from qkprism.studies.jobs import job_of, size_of, template_of
+from qkprism.studies.parts import Parts, check_study, read_study
 from qkprism.tasks import BindingTask, Schema, binding
 
 THRESHOLD = 0.3  # the paper's, of the accuracy among the marked keys
@@ -78,15 +94,17 @@ def study_binding(
     `entities` are numbers of entities for which ranks are found anew; by default the size has them.
     """
     numbers = size_of(SIZES, size)
-    numbers = numbers if entities is None else replace(numbers, entities=tuple(entities))
     world = _World(model, n_pairs, schema, phrasing, seed)
     task = world.task(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
     example = task.test[0].text
     answer = example.text[example.positive[0].start : example.positive[0].end]
     about = About(model.name, n_pairs, task.schema.name, task.phrasing.name, size, seed, example.text, answer)
     names = {"schema": task.schema.name, "phrasing": task.phrasing.name}
+    names |= template_of(model, task.chat)
     prompts = replace(numbers, entities=())  # which only one part depends on
     job = job_of(model, prompts, task.contrasts, n_pairs=n_pairs, seed=seed, test=task.test.digest, **names)
+    chosen, dropped = world.numbers_of_entities(entities, numbers.entities or kept_entities(folder, job))
+    numbers, about = replace(numbers, entities=chosen), replace(about, entities=chosen)
     parts = Parts.open(folder, KIND, job, asdict(about))
     work = _Work(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
     scores = work.scores()
@@ -94,20 +112,28 @@ def study_binding(
     ways = work.features(heads)
     features = ways["ours"]
     method, why = split_method(features)
-    about = replace(about, notes=notes + why + few_twins(ways["three mechanisms"]))
+    about = replace(about, notes=(*notes, *why, *few_twins(ways["three mechanisms"]), *dropped))
     Parts.open(folder, KIND, job, asdict(about))
     return BindingStudy(
         about=about,
         scores=scores,
         ways=ways,
-        effects=work.effects(features),
+        effects=work.effects("effects", features),
+        effects_paper=work.effects("effects-paper", ways["paper"]),
         outcome=work.outcome(features),
         validation=work.validation(ways),
         attributions=work.attributions(features, method),
-        example=work.example(features, method),
+        examples=work.examples(ways, method),
         projections=work.projections(features),
         entities=work.entities(world, heads),
     )
+
+
+def check_options(folder: Path, schema: str, phrasing: str, size: str) -> None:
+    """Refuse what the study would refuse, before a model is loaded."""
+    size_of(SIZES, size)
+    binding(2, 0, schema, phrasing, n_train=1, n_search=1, n_test=1)
+    check_study(folder.resolve(), KIND)
 
 
 @dataclass(frozen=True)
@@ -122,6 +148,21 @@ class _World:
 
     def task(self, **sizes: Any) -> BindingTask:
         return binding(self.n_pairs, self.seed, self.schema, self.phrasing, self.model.tokenizer, **sizes)
+
+    def numbers_of_entities(
+        self, asked: Sequence[int] | None, usual: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The numbers that there are words for; those that nobody asked for are left out with a note, not refused."""
+        possible, notes = [], []
+        for n in sorted(set(usual if asked is None else asked)):
+            try:
+                self.task(n_train=1, n_search=1, n_test=1, n_entities=n)
+                possible.append(n)
+            except QKPrismError as error:
+                if asked is not None:
+                    raise
+                notes.append(f"No ranks with {n} entities: {error}")
+        return tuple(possible), tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -161,11 +202,9 @@ class _Work:
             for way in WAYS
         }
 
-    def effects(self, features: Features) -> Effects:
+    def effects(self, name: str, features: Features) -> Effects:
         options: dict[str, Any] = {"labels": LABELS, "draws": self.numbers.draws, "seed": self.seed, **self.common}
-        return self.parts.get(
-            "effects", lambda: intervene(self.model, self.task.test, features, **options), Effects.load
-        )
+        return self.parts.get(name, lambda: intervene(self.model, self.task.test, features, **options), Effects.load)
 
     def outcome(self, features: Features) -> Effects:
         """The output is followed for our edit alone: every condition is a run of the model."""
@@ -189,12 +228,22 @@ class _Work:
             Attributions.load,
         )
 
-    def example(self, features: Features, method: str | None) -> Attribution:
-        return self.parts.get(
-            "example",
-            lambda: attribute(self.model, self.task.test[0], features, features.heads[0], method=method),
-            Attribution.load,
-        )
+    def examples(self, ways: Mapping[str, Features], method: str | None) -> dict[str, Attribution]:
+        """The first prompt in the head with the largest part of each feature, by our split and by the paper's."""
+        splits = {"ours": (ways["ours"], method), "paper": (ways["paper"], "sequential")}
+        found = {}
+        for name in EXAMPLES:
+            contrast, whose = name.split(", ")
+            head = max(ways["ours"].heads, key=lambda head: _worth(ways["ours"][contrast, head]))
+            features, split = splits[whose]
+            compute = partial(self._example, features, head, split)
+            found[name] = self.parts.get(example_folder(name), compute, Attribution.load)
+        return found
+
+    def _example(self, features: Features, head: Head, method: str | None) -> Attribution:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*depends on its order")  # the paper's split does, and the page says so
+            return attribute(self.model, self.task.test[0], features, head, method=method)
 
     def projections(self, features: Features) -> Projections:
         shown = self.task.test[: self.numbers.shown]
@@ -232,11 +281,37 @@ def few_twins(features: Features) -> tuple[str, ...]:
     return (f"Three mechanisms: {few}",) if few else ()
 
 
+def _worth(feature: Feature) -> float:
+    """The logit gap that a feature's contrast makes."""
+    return feature.logit_gap.total if feature.logit_gap else 0.0
+
+
+def kept_entities(folder: str | os.PathLike[str], job: Mapping[str, Any]) -> tuple[int, ...]:
+    """The numbers of entities that were asked for before, in the same study."""
+    try:
+        before = read_study(folder)
+    except QKPrismError:
+        return ()
+    return tuple(before["about"].get("entities", ())) if before["job"] == json_value(job) else ()
+
+
+def binding_heads(scores: HeadScores) -> tuple[Head, ...]:
+    """The heads that reach the paper's threshold and are clearly above chance, best first."""
+    ordered = scores.sort("accuracy")
+    values, errors = ordered.values["accuracy"], ordered.errors["accuracy"]
+    good = (values >= THRESHOLD) & (values > scores.chance + 2 * errors)
+    return tuple(head for head, fine in zip(ordered.heads, good.tolist(), strict=True) if fine)
+
+
 def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]:
-    """The heads that reach the paper's threshold, at most nine; the best few if none does, and it is said."""
-    good = scores.above(accuracy=THRESHOLD).top(MOST_HEADS, "accuracy")
+    """The best nine of the heads that bind; the best few if there are too few. What was left out is said."""
+    good = binding_heads(scores)
+    reach = (
+        f"{len(good)} heads attend to the right label more than to the others in {THRESHOLD:.0%} of the prompts or more"
+    )
+    if len(good) > MOST_HEADS:
+        return good[:MOST_HEADS], (f"{reach}; the study takes the best {MOST_HEADS}.",)
     if len(good) >= FEWEST_HEADS:
-        return tuple(good), ()
+        return good, ()
     best = tuple(scores.top(FEWEST_HEADS, "accuracy"))
-    note = f"{len(good)} heads reach an accuracy of {THRESHOLD:g}; the study goes on with the best {len(best)}."
-    return best, (note,)
+    return best, (f"{reach} and clearly above chance; the study goes on with the best {len(best)}.",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 KIND = "binding"
 CONTRASTS = ("order", "lexical")
 REFLEXIVE = "reflexive"
+BOTH = "+".join(CONTRASTS)
+EXAMPLES = tuple(f"{name}, {whose}" for name in CONTRASTS for whose in ("ours", "paper"))
 OURS = {"order": "order_free", "lexical": "lexical"}
 WAYS = {
     "ours": Way(rank="larger", contrasts=OURS),
@@ -48,6 +51,7 @@ class About:
     seed: int
     example: str
     answer: str
+    entities: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -59,10 +63,11 @@ class BindingStudy:
     scores: HeadScores
     ways: Mapping[str, Features]
     effects: Effects
+    effects_paper: Effects
     outcome: Effects
     validation: Validation
     attributions: Attributions
-    example: Attribution
+    examples: Mapping[str, Attribution]
     projections: Projections
     entities: EntityRanks
 
@@ -73,14 +78,20 @@ class BindingStudy:
         study = read_study(place)
         if study["study"] != KIND:
             raise QKPrismError(f"{place} holds a study of another kind: {study['study']!r}.")
-        about = study["about"] | {"notes": tuple(study["about"].get("notes", ()))}
         try:
-            known = About(**about)
-        except TypeError:
+            lists = {name: tuple(study["about"][name]) for name in ("entities", "notes")}
+            about = About(**{**study["about"], **lists})
+        except (KeyError, TypeError):
             raise QKPrismError(f"{place} is of another version. Start the study again with --save {place}.") from None
-        ways = {way: load_part(place, folder_of(way), Features.load) for way in WAYS}
-        parts: dict[str, Any] = {name: load_part(place, name, load) for name, load in _PARTS.items()}
-        return cls(known, ways=ways, scores=load_part(place, "heads", HeadScores.load), **parts)
+        part = partial(load_part, place, study["job"])
+        return cls(
+            about,
+            scores=part("heads", HeadScores.load),
+            ways={way: part(folder_of(way), Features.load) for way in WAYS},
+            examples={name: part(example_folder(name), Attribution.load) for name in EXAMPLES},
+            entities=part("entities", EntityRanks.load, {"entities": about.entities}),
+            **{name: part(folder, load) for name, (folder, load) in _PARTS.items()},
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -106,50 +117,69 @@ class BindingStudy:
         return self.ways["three mechanisms"]
 
     def summary(self) -> pd.DataFrame:
-        """A row a head: accuracy, and of each feature its ranks, its part of the gap, and what moving it does."""
+        """A row a head: accuracy, and of each feature its ranks, its part of the gap, and what moving it does.
+
+        `accuracy` is among the labels, `accuracy_all` among all tokens; both on the prompts that chose the heads.
+        """
         import pandas as pd
 
-        at = {head: i for i, head in enumerate(self.scores.heads)}
-        rows = []
-        for head in self.heads:
-            row: dict[str, Any] = {"head": str(head), "accuracy": float(self.scores.values["accuracy"][at[head]])}
-            row["works_by"] = self.works_by(head)
-            for name in CONTRASTS:
-                row |= {f"{name}_rank": self.features[name, head].rank_heldout}
-                row |= {f"{name}_energy": self.paper[name, head].rank_energy}
-                row[f"{name}_gap"] = self.gap(name, head)
-                row[f"{name}_shift"] = self.gain(name, head)
-                row[f"{name}_alignment"] = self.projections.alignment(self.features, name, head)[0]
-            row["both_shift"] = self.gain("+".join(CONTRASTS), head)
-            row["reflexive_rank"] = self.mechanisms[REFLEXIVE, head].rank_heldout
-            rows.append(row)
-        return pd.DataFrame(rows)
+        return pd.DataFrame([self._row(head) for head in self.heads])
 
-    def gap(self, name: str, head: Head) -> float:
-        """A feature's mean part of the logit gap between the right label and the others."""
+    def _row(self, head: Head) -> dict[str, Any]:
+        at = self.scores.heads.index(head)
+        row: dict[str, Any] = {"head": str(head), "works_by": self.works_by(head)}
+        for name in ("accuracy", "accuracy_all"):
+            row |= _with_error(name, (float(self.scores.values[name][at]), float(self.scores.errors[name][at])))
+        for name in CONTRASTS:
+            row |= {f"{name}_rank": self.features[name, head].rank_heldout}
+            row |= {f"{name}_energy": self.paper[name, head].rank_energy}
+            row |= _with_error(f"{name}_gap", self.gap(name, head))
+            row |= _with_error(f"{name}_shift", self.effects.gain(head=head, feature=name))
+            row |= _with_error(f"{name}_alignment", self.projections.alignment(self.features, name, head))
+        row |= _with_error("both_shift", self.effects.gain(head=head, feature=BOTH))
+        return row | {"reflexive_rank": self.mechanisms[REFLEXIVE, head].rank_heldout}
+
+    def gap(self, name: str, head: Head) -> tuple[float, float]:
+        """A feature's mean part of the logit gap between the right label and the others, with its error."""
         row, term = self.attributions.heads.index(str(head)), self.attributions.terms.index(name)
-        return float(self.attributions.values["gap"][row, term])
-
-    def gain(self, feature: str, head: Head) -> float:
-        """How much of the attention a swap moves to the target."""
-        moved = self.effects.value("shift", head=head, feature=feature)[0]
-        return moved - self.effects.value("shift", head=head, control="none")[0]
+        return tuple(float(own["gap"][row, term]) for own in (self.attributions.values, self.attributions.errors))  # type: ignore[return-value]
 
     def works_by(self, head: Head) -> str:
-        """Which feature makes more of the head's gap between the right label and the others."""
-        return max(CONTRASTS, key=lambda name: self.gap(name, head))
+        """Which feature makes the head's gap between the right label and the others, if any clearly does."""
+        return main_clue({name: self.gap(name, head) for name in CONTRASTS})
 
 
-_PARTS: Mapping[str, Callable[[Path], Any]] = {
-    "effects": Effects.load,
-    "outcome": Effects.load,
-    "validation": Validation.load,
-    "attributions": Attributions.load,
-    "example": Attribution.load,
-    "projections": Projections.load,
-    "entities": EntityRanks.load,
+def main_clue(gaps: Mapping[str, tuple[float, float]]) -> str:
+    """The feature whose part is clear (two errors) and twice as large as the others'; "both" or "neither" else.
+
+    >>> main_clue({"order": (1.0, 0.1), "lexical": (0.2, 0.05)}), main_clue({"order": (0.1, 0.2), "lexical": (-1, 0.1)})
+    ('order', 'neither')
+    """
+    clear = sorted((name for name, (gap, error) in gaps.items() if gap > 2 * error), key=lambda name: -gaps[name][0])
+    if not clear:
+        return "neither"
+    return clear[0] if len(clear) == 1 or gaps[clear[0]][0] > 2 * gaps[clear[1]][0] else "both"
+
+
+def _with_error(name: str, found: tuple[float, float]) -> dict[str, float]:
+    return {name: found[0], f"{name}_error": found[1]}
+
+
+_PARTS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
+    "effects": ("effects", Effects.load),
+    "effects_paper": ("effects-paper", Effects.load),
+    "outcome": ("outcome", Effects.load),
+    "validation": ("validation", Validation.load),
+    "attributions": ("attributions", Attributions.load),
+    "projections": ("projections", Projections.load),
 }
 
 
 def folder_of(way: str) -> str:
+    """The part of a study that holds the features of a way."""
     return f"features-{way.replace(', ', '-').replace(' ', '-')}"
+
+
+def example_folder(name: str) -> str:
+    """The part that holds an example."""
+    return f"example-{name.replace(', ', '-').replace(' ', '-')}"

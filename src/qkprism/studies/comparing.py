@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qkprism.core.effects import GIVEN
 from qkprism.errors import QKPrismError
-from qkprism.studies.binding import THRESHOLD
-from qkprism.studies.binding_study import CONTRASTS, BindingStudy
+from qkprism.studies.binding import THRESHOLD, binding_heads
+from qkprism.studies.binding_study import BOTH, CONTRASTS, BindingStudy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BOTH = "+".join(CONTRASTS)
 _RANDOM = {"permuted": "permuted labels", "keys": "key draws", "gaussian": "Gaussian subspaces", "pca": "key PCA"}
 
 
@@ -74,7 +73,10 @@ def _in_every(studies: Iterable[BindingStudy]) -> tuple[str, ...]:
 def _numbers(study: BindingStudy) -> dict[str, float]:
     """The numbers of one study, means over its heads."""
     frame, truth = study.summary(), study.validation.summary().set_index(["features", "factor", "method"])
-    found = {f"heads with {THRESHOLD:.0%} accuracy": float(len(study.scores.above(accuracy=THRESHOLD)))}
+    found = {f"heads with {THRESHOLD:.0%} accuracy": float(len(binding_heads(study.scores)))}
+    found[f"heads with {THRESHOLD:.0%} accuracy among all tokens"] = float(
+        len(study.scores.above(accuracy_all=THRESHOLD))
+    )
     found["best accuracy"] = float(frame["accuracy"].max())
     for name in CONTRASTS:
         found[f"heads that work by {name}"] = float((frame["works_by"] == name).sum())
@@ -97,20 +99,17 @@ _TRUTH = {"swap": "swap, distance to the truth (no edit: 1)", "part": "part, mea
 
 def _gain(study: BindingStudy, control: str) -> float:
     """How much more of the attention a control moves than no edit, mean over heads."""
-    value: Callable[..., tuple[float, float]] = study.effects.value
-    gains = [
-        value("shift", head=head, feature=BOTH, control=control)[0] - value("shift", head=head, control="none")[0]
-        for head in study.heads
-    ]
-    return statistics.fmean(gains)
+    return statistics.fmean(study.effects.gain(head=head, feature=BOTH, control=control)[0] for head in study.heads)
 
 
 def _beaten(study: BindingStudy) -> dict[str, float]:
     """The share of heads and features whose swap moves clearly more attention than each control, in every metric."""
     wins: dict[str, list[bool]] = {}
-    for row in study.effects.beats():
-        if row["target"] == GIVEN and row["control"] in _RANDOM:
-            wins.setdefault(f"swaps that beat {_RANDOM[row['control']]}, {row['method']}", []).append(row["beaten"])
+    for whose, effects in (("ours", study.effects), ("paper", study.effects_paper)):
+        for row in effects.beats():
+            if row["target"] == GIVEN and row["control"] in _RANDOM:
+                name = f"swaps that beat {_RANDOM[row['control']]}, {whose}, {row['method']}"
+                wins.setdefault(name, []).append(row["beaten"])
     return {name: statistics.fmean(own) for name, own in wins.items()}
 
 

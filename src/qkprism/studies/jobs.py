@@ -22,6 +22,11 @@ def size_of(sizes: Mapping[str, Size], name: str) -> Size:
     return sizes[name]
 
 
+def template_of(model: Model, chat: object) -> dict[str, str]:
+    """The chat template that prompts are put into, if they are."""
+    return {"chat_template": str(getattr(model.tokenizer, "chat_template", ""))} if chat else {}
+
+
 def job_of(model: Model, size: Any, prompts: Mapping[str, Contrast], **options: Any) -> dict[str, Any]:
     """All that the parts of a study depend on: if any of it changes, they are computed again."""
     return {

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -62,7 +63,8 @@ class Parts:
         place, stamp = self.folder / name, self.folder / f"{name}.job"
         digest = _digest({**self.job, **(more or {})})
         if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == digest:
-            return load(place)
+            with suppress(QKPrismError):  # a part that was deleted or damaged is computed again
+                return load(place)
         stamp.unlink(missing_ok=True)
         part = compute()
         part.save(place)
@@ -75,11 +77,18 @@ def _digest(job: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(json_value(job), sort_keys=True).encode()).hexdigest()
 
 
-def load_part(folder: Path, name: str, load: Callable[[Path], Part]) -> Part:
-    """A finished part of a study."""
-    if not (folder / f"{name}.job").is_file():
+def load_part(
+    folder: Path,
+    job: Mapping[str, Any],
+    name: str,
+    load: Callable[[Path], Part],
+    more: Mapping[str, Any] | None = None,
+) -> Part:
+    """A finished part of a study, if it is of this job."""
+    stamp = folder / f"{name}.job"
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != _digest({**job, **(more or {})}):
         raise QKPrismError(
-            f"The study in {folder} is not finished: it has no {name}. Start it again with --save {folder}."
+            f"The study in {folder} is not finished: it has no {name} of this job. Start it there again."
         )
     return load(folder / name)
 
