@@ -284,7 +284,8 @@ def binding(
     }
     title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
     lines = [*study.notes, *study.outcome.verdict()]
-    shown = frame[[name for name in frame.columns if not name.endswith("_error")]]
+    features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
+    shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
     _show_study(_Shown(shown, title, lines, found), save, figures, binding_report(study, figures), as_json)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qkprism.studies.entities import EntityRanks
 
 RULES = {
-    "energy": "99% of the energy, raw (the paper's)",
+    "energy": "99% of the energy, raw",
     "balanced": "99% of the energy, balanced",
     "heldout": "held-out test",
 }
@@ -24,6 +24,7 @@ def entities_figure(ranks: EntityRanks, *, width: int = WIDTH) -> go.Figure:
     """A row of panels a contrast, a panel a rule, a line a head."""
     frame = ranks.to_frame()
     contrasts, heads = [*dict.fromkeys(frame["contrast"])], [*dict.fromkeys(frame["head"])]
+    height = 260 * len(contrasts)
     fig = make_subplots(rows=len(contrasts), cols=len(RULES), horizontal_spacing=0.07, vertical_spacing=0.2)
     for row, contrast in enumerate(contrasts):
         for column, (rule, words) in enumerate(RULES.items()):
@@ -44,7 +45,7 @@ def entities_figure(ranks: EntityRanks, *, width: int = WIDTH) -> go.Figure:
             name_panel(fig, panel, f"{contrast}: {words}")
             fig.update_xaxes(title="entities to draw from", selector={"anchor": axis("y", panel)})
             fig.update_yaxes(rangemode="tozero", selector={"anchor": axis("x", panel)})
-    fig.update_layout(legend={"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top"})
+    fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1 + 30 / height, "yanchor": "bottom"})
     return finish(
         fig,
         title="Ranks against the number of entities",
@@ -52,7 +53,7 @@ def entities_figure(ranks: EntityRanks, *, width: int = WIDTH) -> go.Figure:
         caption="A flat line: the rank is the head's, not that of the words that were used. A contrast of few entities "
         "cannot have more directions than they differ in.",
         width=width,
-        plot_height=260 * len(contrasts),
-        above=30,
-        below=90,
+        plot_height=height,
+        above=64,
+        below=60,
     )

@@ -19,6 +19,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 1240px; mar
 table { border-collapse: collapse; font-size: 14px; } th, td { padding: .25rem .7rem; text-align: right; }
 th { border-bottom: 2px solid #222; } td { border-bottom: 1px solid #ddd; }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } .scroll { overflow-x: auto; } .note { color: #555; }
+td { white-space: nowrap; } table.words td { white-space: normal; }
 table.words td, table.words th { text-align: left; vertical-align: top; }
 """
 
