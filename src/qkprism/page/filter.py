@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qkprism.core.effects import GIVEN, SIGMAS
+from qkprism.core.separation import ACCURACY
 from qkprism.page.layout import figure, notes, page, table
 from qkprism.studies.filter import FLOOR
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from qkprism.core.effects import Effects
     from qkprism.heads import Head
     from qkprism.studies.categories import Scope
     from qkprism.studies.filter import FilterStudy
@@ -32,12 +36,21 @@ _COLUMNS = {
     "span_shift": "span: shift",
     "whole_shift": "whole key: shift",
 }
-WHY_RANK_ONE = (
-    "With one fixed category the query is (nearly) a constant vector q, so dC = q (mean positive − mean negative)ᵀ has "
-    "rank 1 whatever the head does; centred, nothing is left. The pooled contrast asks for every category, so its "
-    "query varies, and its rank is about the head. So the direction of a single category is the difference of two mean "
-    "keys, the same in all heads that share their keys: it shows what keys hold, not what the head asks for."
-)
+AGREES, DIFFERS, UNCLEAR = "agrees", "differs", "not clear"
+NEARLY = 0.99  # of the energy of dC: from here on one direction is as good as all of it, by the paper's own rule
+LITTLE, ALL = 0.25, 0.9  # shares of what the whole key does
+
+
+class Gain(NamedTuple):
+    """How much attention a swap moves to the target, with its standard error."""
+
+    value: float
+    error: float
+
+    @property
+    def clear(self) -> bool:
+        """Above 0 by more than two errors; never without an error."""
+        return self.value > SIGMAS * self.error
 
 
 def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
@@ -65,7 +78,7 @@ def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
             words=True,
         ),
         "<h2>How many dimensions, and how sure</h2>",
-        f"<p>{escape(WHY_RANK_ONE)}</p>",
+        f"<p>{escape(rank_of_one_query(*mean_query_shares(study)))}</p>",
         *(drawn[name] for name in ("ranks", "spectrum")),
         "<h2>What the subspaces hold</h2>",
         *(drawn[name] for name in ("keys_and_queries", "keys")),
@@ -111,42 +124,117 @@ def _effects(scope: Scope, drawn: str) -> str:
     return f"{drawn}<ul>{sentences}</ul>"
 
 
+def mean_query_shares(study: FilterStudy) -> tuple[float, float]:
+    """The smallest and the largest share of dC that the mean query makes, over single categories and heads."""
+    return _shares(study.scopes.values(), study.heads)
+
+
+def _shares(scopes: Iterable[Scope], heads: Sequence[Head]) -> tuple[float, float]:
+    own = [s.uncentred[name, head].salience_energy for s in scopes for name in s.categories for head in heads]
+    return min(own), max(own)
+
+
+def rank_of_one_query(least: float, most: float) -> str:
+    """Why the rank of a single category says little of the head, as far as the mean query makes its dC."""
+    made = f"{least:.2%}" if f"{least:.2%}" == f"{most:.2%}" else f"{least:.2%} to {most:.2%}"
+    rule = (
+        "If the query were a constant vector q, as when one category is always asked for, dC = q (mean positive − mean "
+        "negative)ᵀ would have rank 1 whatever the head does. "
+    )
+    pooled = " The pooled contrast asks for every category, so its query varies, and its rank is about the head."
+    if least < NEARLY:
+        return (
+            f"{rule}Here the mean query makes {made} of the energy of dC of single categories: their queries vary, and "
+            f"their ranks are not settled by that alone.{pooled}"
+        )
+    return (
+        f"{rule}Here the mean query makes {made} of the energy of dC of single categories, so this is nearly so; "
+        f"centred, {1 - least:.2%} of the energy or less is left.{pooled} So the direction of a single category is "
+        "nearly the difference of two mean keys, the same in all heads that share their keys: it shows what keys hold, "
+        "not what the head asks for."
+    )
+
+
+def moves(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
+    """Does a swap in the subspace shift attention? Of each head what it moves, and what the whole key moves.
+
+    It agrees if in all heads both are clear and the subspace moves more than a quarter of what the whole key does; it
+    differs if in some head the whole key clearly moves attention and the subspace clearly less than that.
+    """
+    pairs = list(zip(spans, wholes, strict=True))
+    if all(own.clear and whole.clear and own.value > LITTLE * whole.value for own, whole in pairs):
+        return AGREES
+    little = (whole.clear and own.value + SIGMAS * own.error < LITTLE * whole.value for own, whole in pairs)
+    return DIFFERS if any(little) else UNCLEAR
+
+
+def moves_not_all(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
+    """Does the whole key shift more than the subspace? It must in all heads by two errors, and by a tenth.
+
+    The errors of the two count as if they were independent, which makes them larger than they are.
+    """
+    pairs = list(zip(spans, wholes, strict=True))
+    if not all(own.clear and whole.clear for own, whole in pairs):
+        return UNCLEAR
+    if any(own.value >= ALL * whole.value for own, whole in pairs):
+        return DIFFERS
+    less = (whole.value - own.value > SIGMAS * math.hypot(own.error, whole.error) for own, whole in pairs)
+    return AGREES if all(less) else UNCLEAR
+
+
+def share_of_whole(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
+    """What the subspace moves as a share of what the whole key does, where that is clearly something."""
+    shares = [own.value / whole.value for own, whole in zip(spans, wholes, strict=True) if whole.clear]
+    if not shares:
+        return "no share: swapping whole keys does not clearly move attention to the target"
+    left = len(wholes) - len(shares)
+    more = f" (without {left} of {len(wholes)} heads, where whole keys move nothing clear)" if left else ""
+    return f"{_span(shares, '.0%')} of what the whole key does{more}"
+
+
 def comparison(study: FilterStudy) -> list[dict[str, str]]:
     """The paper's findings beside this run's, where they agree and where not."""
     five, every, heads = study.scopes["five"], study.scopes["all"], study.heads
     single = [five.uncentred[name, head].rank_energy for name in five.categories for head in heads]
-    apart = all(five.score("accuracy", h, five.span) > five.score("accuracy", h, five.span, "gaussian") for h in heads)
+    apart = _all_beaten(five.separation, five.span, ACCURACY)
     aligned = min(five.alignment(five.span, head) for head in heads) > 2 / len(five.categories)
-    won = all(
-        row["beaten"] for row in five.effects.beats() if (row["feature"], row["control"]) == (five.span, "gaussian")
-    )
-    share = [five.gain(head, five.span) / five.gain(head, "", "full") for head in heads]
+    gains = _gains(five, heads, five.span), _gains(five, heads, "", "full")
     rows = [
         ("filter heads", "the three highest ratios", "", ", ".join(f"{h} ({study.ratio(h):.2f})" for h in heads)),
         ("rank of one category", "1 for each of five", _agrees(set(single) == {1}), _single_ranks(five, heads)),
         ("rank of all categories pooled", "not computed", "new", f"{_pooled(five, heads)}; {_pooled(every, heads)}"),
         (
-            "clusters by category",
+            "clusters by category, more than in random subspaces",
             "clear (picture)",
             _agrees(apart),
             f"{_accuracy(five, heads)}; {_accuracy(every, heads)}",
         ),
         ("queries align with keys of their category", "yes (picture)", _agrees(aligned), _alignments(five, heads)),
-        ("swapping five dimensions shifts attention", "yes", _agrees(min(share) > 0.25), _shifts(five, heads)),
+        ("swapping five dimensions shifts attention", "yes", moves(*gains), _shifts(five, heads)),
+        ("it does not shift all of it", "yes", moves_not_all(*gains), share_of_whole(*gains)),
         (
-            "it does not shift all of it",
-            "yes",
-            _agrees(max(share) < 0.9),
-            f"{_span(share, '.0%')} of what the whole key does",
+            "a random subspace moves much less",
+            "yes (Gaussian)",
+            _agrees(_all_beaten(five.effects, five.span, GIVEN)),
+            _beaten(five),
         ),
-        ("a random subspace moves much less", "yes (Gaussian)", _agrees(won), _beaten(five)),
         ("the same with thirteen categories", "not tested", "new", f"{_shifts(every, heads)}; {_beaten(every)}"),
     ]
     return [dict(zip(("what", "paper", "agrees", "here"), row, strict=True)) for row in rows]
 
 
+def _all_beaten(found: Effects, group: str, target: str) -> bool:
+    """Whether a subspace beats Gaussian ones by two errors in all heads."""
+    wanted = (target, group, "gaussian")
+    return all(r["beaten"] for r in found.beats() if (r["target"], r["feature"], r["control"]) == wanted)
+
+
+def _gains(scope: Scope, heads: Sequence[Head], group: str, control: str = "feature") -> list[Gain]:
+    return [Gain(scope.gain(head, group, control), scope.gain_error(head, group, control)) for head in heads]
+
+
 def _agrees(same: bool) -> str:
-    return "agrees" if same else "differs"
+    return AGREES if same else DIFFERS
 
 
 def _span(values: Sequence[Any], form: str = "d") -> str:
@@ -161,10 +249,11 @@ def _single_ranks(scope: Scope, heads: Sequence[Head]) -> str:
     ours, theirs = (
         [own[name, head] for name in scope.categories for head in heads] for own in (scope.features, scope.uncentred)
     )
-    share = min(f.salience_energy for f in theirs)
+    least = _shares([scope], heads)[0]
+    must = "as it must be with nearly one query " if least >= NEARLY else ""
     return (
-        f"{_span([f.rank_energy for f in theirs])} by the paper's rule, as it must be with one query (the mean query "
-        f"makes {share:.2%} of dC or more); centred "
+        f"{_span([f.rank_energy for f in theirs])} by the paper's rule, {must}(the mean query makes {least:.2%} of the "
+        "energy of dC or more); centred "
         f"{_span([f.rank_energy for f in ours])} by the same rule and {_span([f.rank_heldout for f in ours])} held out"
     )
 
@@ -196,9 +285,11 @@ def _alignments(scope: Scope, heads: Sequence[Head]) -> str:
 
 
 def _shifts(scope: Scope, heads: Sequence[Head]) -> str:
-    groups = {group: _span([scope.gain(head, group) for head in heads], "+.2f") for group in scope.groups}
-    named = ", ".join(f"{value} ({group})" for group, value in groups.items())
-    return f"shift {named}; whole key {_span([scope.gain(head, '', 'full') for head in heads], '+.2f')}"
+    gains = {group: _gains(scope, heads, group) for group in scope.groups}
+    whole = _gains(scope, heads, "", "full")
+    named = ", ".join(f"{_span([gain.value for gain in own], '+.2f')} ({group})" for group, own in gains.items())
+    error = max(gain.error for own in (*gains.values(), whole) for gain in own)
+    return f"shift {named}; whole key {_span([gain.value for gain in whole], '+.2f')} (errors {error:.2f} or less)"
 
 
 def _beaten(scope: Scope) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qkprism.core.crossing import Crossing, crossing
-from qkprism.core.effects import Effects
+from qkprism.core.effects import GIVEN, Effects, Entry
 from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
 from qkprism.core.projectors import span_projector
@@ -89,6 +89,12 @@ class Scope:
         """How much of the attention on the two keys a swap moves to the target."""
         moved = self.effects.value("shift", head=head, feature=group, control=control)[0]
         return moved - self.effects.value("shift", head=head, control="none")[0]
+
+    def gain_error(self, head: Head, group: str, control: str = "feature") -> float:
+        """The standard error of the gain of a group or of the whole key (`full`), paired over lists."""
+        known = {"feature": (group, self.effects.methods[0]), "full": ("", "")}
+        at = self.effects.entries.index(Entry(GIVEN, *known[control], control))
+        return float(self.effects.advantage_error[at, self.effects.heads.index(str(head))])
 
     def score(self, measure: str, head: Head, group: str = "", control: str = "feature") -> float:
         """Accuracy or silhouette of held-out keys."""
