@@ -13,7 +13,7 @@ from qkprism.core.crossing import crossing
 from qkprism.core.projectors import span_projector
 from qkprism.core.separation import separation
 from qkprism.figures.filter import filter_figures
-from qkprism.page.filter import comparison, filter_report
+from qkprism.page.filter import comparison, filter_report, held_out
 from qkprism.studies import filter as studies
 from qkprism.studies import study_filter
 from qkprism.tasks.categories import CATEGORIES
@@ -103,6 +103,34 @@ def test_filter__tables_agree_with_the_plain_computation(run):
     single = scope.compared[scope.categories[0], head]
     assert single.choices.center == "none"
     assert single.rank == single.rank_energy
+
+
+def test_separation__errors_are_over_items_and_copies_are_no_neighbours(run):
+    scope = run[2].scopes["five"]
+    head, test = scope.features.heads[-1], scope.test
+    items, labels = test.labels["item"], test.labels["category"]
+    assert {item for item in items if labels[items.index(item)] == "fruits"} <= set(CATEGORIES["fruits"].items)
+    assert not set(items) & set(scope.train.labels["item"])
+    feature = scope.compared["pooled", head]
+    ours, theirs = (feature.key_coordinates(own.key[str(head)]) for own in (scope.train, test))
+    number = [torch.tensor([scope.categories.index(c) for c in own.labels["category"]]) for own in (scope.train, test)]
+    centroids = torch.stack([ours[number[0] == c].mean(0) for c in range(5)])
+    right = (torch.cdist(theirs, centroids).argmin(1) == number[1]).double()
+    each = {item: [float(right[i]) for i, own in enumerate(items) if own == item] for item in items}
+    mean, weight = float(right.mean()), torch.tensor([len(own) for own in each.values()]).double()
+    means = torch.tensor([sum(own) / len(own) for own in each.values()]).double()
+    variance = float((weight * (means - mean).square()).sum() / weight.sum())
+    effective = float(weight.sum() ** 2 / weight.square().sum())
+    assert scope.score_error("accuracy", head, "pooled") == pytest.approx((variance / (effective - 1)) ** 0.5)
+    found = []
+    for i, own in enumerate(items):
+        far = (theirs - theirs[i]).norm(dim=1)
+        others = torch.tensor([c == labels[i] and item != own for c, item in zip(labels, items, strict=True)])
+        a = float(far[others].mean())
+        b = min(float(far[number[1] == c].mean()) for c in range(5) if scope.categories[c] != labels[i])
+        found.append((b - a) / max(a, b))
+    assert scope.score("silhouette", head, "pooled") == pytest.approx(sum(found) / len(found))
+    assert f"{len(each)} different held-out items, {len(items)} keys in {test.n} lists" in held_out(scope)
 
 
 def test_filter__the_map_of_categories_is_that_of_edited_keys(run):

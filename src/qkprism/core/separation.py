@@ -3,13 +3,15 @@
     accuracy     the share of held-out keys whose nearest centroid of training keys is of their label
     silhouette   how far apart the held-out keys of different labels lie
 
-The table is that of an intervention: every group of features beside the controls of its rank, each mean with its error
-over examples. Its targets are the two measures, `none` is a subspace of no dimension, `full` the whole key.
+The table is that of an intervention: every group of features beside the controls of its rank, each mean with its error.
+Its targets are the two measures, `none` is a subspace of no dimension, `full` the whole key. Examples that use the same
+items again say nothing new of other items: where a label tells the items, errors are over items and not over examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from qkprism.core.conditions import DRAWS, Conditions, Groups, layer_conditions,
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.effects import Effects, HeadSums
 from qkprism.core.feature_set import Features
-from qkprism.core.projection import Projections
+from qkprism.core.projection import Label, Projections
 
 ACCURACY, SILHOUETTE = "accuracy", "silhouette"
 SCORE = "score"
@@ -34,25 +36,48 @@ def separation(
     features: Features,
     label: str,
     *,
+    item: str | None = None,
     groups: Groups | None = None,
     methods: Sequence[str] | None = None,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Effects:
-    """How well the subspaces of features, and of their controls, tell the labels of held-out keys apart."""
-    known = {value: i for i, value in enumerate(dict.fromkeys((*train.labels[label], *test.labels[label])))}
-    ours, theirs = (torch.tensor([known[value] for value in own.labels[label]]) for own in (train, test))
-    chosen, few = methods_of(features, methods), _few(test)
+    """How well the subspaces of features, and of their controls, tell the labels of held-out keys apart.
+
+    `item` is the label of keys that tells which of them are copies of one item: errors are then over items, and
+    silhouettes leave copies out. Without it errors are over examples.
+    """
+    ours, theirs = numbered(train.labels[label], test.labels[label])
+    copies = None if item is None else numbered(test.labels[item])[0]
+    held = Heldout(theirs, test.example if copies is None else copies, copies, _few(test))
+    chosen = methods_of(features, methods)
     parts: dict[str, list[HeadSums]] = {ACCURACY: [], SILHOUETTE: []}
     for number, layer in features.layers.items():
         conditions = layer_conditions(features, number, chosen, draws=draws, seed=seed, groups=groups)
         for head in layer.heads:
             keys = [own.key[str(head)].double() for own in (train, test)]
             own = conditions[head]
-            for name, values in zip(parts, _scores(own, keys[0], ours, keys[1], theirs, few), strict=True):
-                parts[name].append(([str(head)], _summed(own, values, test.example), torch.tensor([own.ranks])))
-    provenance: dict[str, Any] = {"label": label, "draws": draws, "seed": seed, "labels": len(set(test.labels[label]))}
+            for name, values in zip(parts, _scores(own, keys[0], ours, keys[1], held), strict=True):
+                parts[name].append(([str(head)], _summed(own, values, held.cluster), torch.tensor([own.ranks])))
+    provenance: dict[str, Any] = {"label": label, "draws": draws, "seed": seed, "labels": len(theirs.unique())}
+    provenance |= {"examples": test.n, "keys": len(theirs), "items": None if copies is None else len(copies.unique())}
     return Effects.read_all(parts, edit=f"telling {label} apart", provenance=provenance | dict(test.provenance))
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """Held-out keys: their labels, what errors are over, which are copies of one item, and how many have distances."""
+
+    label: Int[Tensor, " key"]
+    cluster: Int[Tensor, " key"]
+    copies: Int[Tensor, " key"] | None
+    few: int
+
+
+def numbered(*values: Sequence[Label]) -> list[Int[Tensor, " key"]]:
+    """The same values by number, the same in all lists."""
+    known = {value: i for i, value in enumerate(dict.fromkeys(value for own in values for value in own))}
+    return [torch.tensor([known[value] for value in own]) for own in values]
 
 
 def _few(test: Projections) -> int:
@@ -61,24 +86,24 @@ def _few(test: Projections) -> int:
 
 
 def _scores(
-    conditions: Conditions, train: Tensor, ours: Tensor, test: Tensor, theirs: Tensor, few: int
+    conditions: Conditions, train: Tensor, ours: Tensor, test: Tensor, held: Heldout
 ) -> tuple[Float64[Tensor, "key condition"], Float64[Tensor, "few condition"]]:
     """For each held-out key whether its nearest centroid is right, and for some their silhouettes."""
-    right, apart = [], []
+    right, apart, few = [], [], held.few
+    copies = None if held.copies is None else held.copies[:few]
     for i in range(len(conditions.names)):
         dual = conditions.subspace(i).dual.mT
-        right.append(nearest_centroid(train @ dual, ours, test @ dual) == theirs)
-        apart.append(silhouettes(test[:few] @ dual, theirs[:few]))
+        right.append(nearest_centroid(train @ dual, ours, test @ dual) == held.label)
+        apart.append(silhouettes(test[:few] @ dual, held.label[:few], copies))
     return torch.stack(right, 1).double(), torch.stack(apart, 1)
 
 
 def _summed(
-    conditions: Conditions, values: Float64[Tensor, "key condition"], example: Int[Tensor, " key"]
+    conditions: Conditions, values: Float64[Tensor, "key condition"], cluster: Int[Tensor, " key"]
 ) -> EffectSums:
-    """The sums over examples of the means over their keys."""
-    example = example[: len(values)]
-    count = torch.bincount(example)
-    means = values.new_zeros(len(count), values.shape[1]).index_add_(0, example, values) / count[:, None]
+    """The sums over clusters of the means over their keys, each with as much weight as it has keys."""
+    _, index, count = cluster[: len(values)].unique(return_inverse=True, return_counts=True)
+    means = values.new_zeros(len(count), values.shape[1]).index_add_(0, index, values) / count[:, None]
     sums = EffectSums.zeros(Table(conditions.names), (SCORE,), SCORE, 1)
-    sums.add(means[None, :, None], torch.ones(len(count)))
+    sums.add(means[None, :, None], count.double())
     return sums

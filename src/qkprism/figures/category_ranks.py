@@ -40,13 +40,16 @@ def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = W
     )
     fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1 + 24 / _PANEL, "yanchor": "bottom"})
     categories = len(scope.categories)
+    least = scope.mean_query_shares(heads)[0]
+    one = "One category has rank 1 by construction" if scope.one_query(heads) else "Ranks of one category"
     return finish(
         fig,
-        title=f"One category has rank 1 by construction; {categories} pooled have what the head matches",
+        title=f"{one}; {categories} pooled have what the head matches",
         subtitle=facts(scope.features.provenance, f"{categories} categories", count(len(heads), "head")),
-        caption="With one fixed category the query is nearly one vector q, so dC = q (mean positive − mean negative)ᵀ "
-        "has rank 1 whatever the head does; centred, next to nothing is left, of which the energy rule counts many "
-        f"directions and the held-out test few or none. Pooled, queries differ: {categories} mean queries span at most "
+        caption="With a constant query q, dC = q (mean positive − mean negative)ᵀ has rank 1 whatever the head does. "
+        f"Of single categories the mean query makes {least:.2%} of the energy of dC or more; centred, only the rest is "
+        "left, and the energy rule counts the directions of that rest however small it is. Pooled, queries differ: "
+        f"{categories} mean queries span at most "
         f"{categories - 1} centred directions; what holds beyond that is how queries differ within a category. Lines: "
         f"from the lowest to the highest rank of the {categories} categories, the mark at their median. A mark is "
         "missing where a rule does not apply (too few examples for the balanced metric).",

@@ -56,12 +56,13 @@ def separation_figure(found: Effects, heads: Sequence[str], *, width: int = WIDT
             found.provenance,
             f"{found.provenance['labels']} labels",
             count(len(heads), "head"),
-            f"{int(found.n[0])} lists of held-out items",
+            _lists(found),
         ),
         caption="Colour: the feature's subspace; grey: subspaces of the same number of dimensions. Accuracy: how often "
         "the nearest centroid, of other items, has the item's category; the dotted line is guessing. Silhouette: 1 is "
-        "far apart, 0 mixed. Lines on bars: one standard deviation over draws, or the standard error over lists where "
-        "there is one draw. Key PCA knows no labels: where it does as well, the category is simply where keys differ "
+        "far apart, 0 mixed. Lines on bars: one standard deviation over draws, or the standard error over "
+        f"{'lists' if found.provenance.get('items') is None else 'different items'} where there is one draw. "
+        "Key PCA knows no labels: where it does as well, the category is simply where keys differ "
         "most.",
         width=width,
         plot_height=height,
@@ -69,6 +70,14 @@ def separation_figure(found: Effects, heads: Sequence[str], *, width: int = WIDT
         above=34,
         below=100,
     )
+
+
+def _lists(found: Effects) -> str:
+    """What the scores are of."""
+    known = found.provenance
+    if known.get("items") is None:
+        return f"{int(found.n[0])} lists of held-out items"
+    return f"{known['items']} different held-out items in {known['examples']} lists"
 
 
 def _bars(found: Effects, head: str, target: str) -> list[Bar]:

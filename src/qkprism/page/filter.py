@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.core.effects import GIVEN, SIGMAS
 from qkprism.core.separation import ACCURACY
 from qkprism.page.layout import figure, notes, page, table
+from qkprism.studies.categories import NEARLY
 from qkprism.studies.filter import FLOOR
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ _COLUMNS = {
     "whole_shift": "whole key: shift",
 }
 AGREES, DIFFERS, UNCLEAR = "agrees", "differs", "not clear"
-NEARLY = 0.99  # of the energy of dC: from here on one direction is as good as all of it, by the paper's own rule
 LITTLE, ALL = 0.25, 0.9  # shares of what the whole key does
 
 
@@ -83,10 +83,14 @@ def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
         "<h2>What the subspaces hold</h2>",
         *(drawn[name] for name in ("keys_and_queries", "keys")),
         "<h2>Which category is it?</h2>",
+        f"<p>{escape(' '.join(held_out(scope) for scope in study.scopes.values()))} The lists use the same items again "
+        "and again, so errors are taken over items, and a silhouette does not count other copies of an item as "
+        "neighbours of its own category.</p>",
         *(drawn[name] for name in ("separation_five", "separation_all")),
         "<h2>Editing keys: does the attention follow?</h2>",
         "<p>In each list one item of the category asked for and one of another exchange their coordinates in a "
-        "subspace. First the paper's five categories, then all thirteen.</p>",
+        "subspace. First the paper's five categories, then all thirteen. Errors are over lists, which share items: for "
+        "other items they would be larger.</p>",
         *(_effects(scope, drawn[f"effects_{name}"]) for name, scope in study.scopes.items()),
         "<h2>From which category to which</h2>",
         *(drawn[name] for name in ("crossing_five", "crossing_all")),
@@ -119,19 +123,24 @@ def _passed_over(study: FilterStudy) -> str:
     return f" (passed over: {named})" if named else ""
 
 
+def held_out(scope: Scope) -> str:
+    """How many different items the accuracies and silhouettes are of."""
+    known = scope.separation.provenance
+    return (
+        f"{len(scope.categories)} categories: {known['items']} different held-out items, {known['keys']} keys in "
+        f"{known['examples']} lists."
+    )
+
+
 def _effects(scope: Scope, drawn: str) -> str:
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in scope.effects.verdict())
     return f"{drawn}<ul>{sentences}</ul>"
 
 
 def mean_query_shares(study: FilterStudy) -> tuple[float, float]:
-    """The smallest and the largest share of dC that the mean query makes, over single categories and heads."""
-    return _shares(study.scopes.values(), study.heads)
-
-
-def _shares(scopes: Iterable[Scope], heads: Sequence[Head]) -> tuple[float, float]:
-    own = [s.uncentred[name, head].salience_energy for s in scopes for name in s.categories for head in heads]
-    return min(own), max(own)
+    """The smallest and the largest share of dC that the mean query makes, in both sets of categories."""
+    least, most = zip(*(scope.mean_query_shares(study.heads) for scope in study.scopes.values()), strict=True)
+    return min(least), max(most)
 
 
 def rank_of_one_query(least: float, most: float) -> str:
@@ -249,8 +258,8 @@ def _single_ranks(scope: Scope, heads: Sequence[Head]) -> str:
     ours, theirs = (
         [own[name, head] for name in scope.categories for head in heads] for own in (scope.features, scope.uncentred)
     )
-    least = _shares([scope], heads)[0]
-    must = "as it must be with nearly one query " if least >= NEARLY else ""
+    least = scope.mean_query_shares(heads)[0]
+    must = "as it must be with nearly one query " if scope.one_query(heads) else ""
     return (
         f"{_span([f.rank_energy for f in theirs])} by the paper's rule, {must}(the mean query makes {least:.2%} of the "
         "energy of dC or more); centred "
@@ -271,10 +280,12 @@ def _accuracy(scope: Scope, heads: Sequence[Head]) -> str:
     def span(group: str, control: str = "feature") -> str:
         return _span([scope.score("accuracy", head, group, control) for head in heads], ".2f")
 
+    error = max(scope.score_error(ACCURACY, head, group) for head in heads for group in scope.groups)
     return (
         f"{len(scope.categories)} categories, held-out items: accuracy {span('pooled')} pooled, {span(scope.span)} in "
         f"the span, {span(scope.span, 'pca')} by key PCA of its rank, {span(scope.span, 'gaussian')} in Gaussian "
-        f"subspaces, {span('', 'full')} by the whole key (guessing: {1 / len(scope.categories):.2f})"
+        f"subspaces, {span('', 'full')} by the whole key (guessing: {1 / len(scope.categories):.2f}; errors over items "
+        f"{error:.2f} or less)"
     )
 
 

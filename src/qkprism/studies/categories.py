@@ -7,9 +7,10 @@ span of n  the paper's: the span of the directions of n single categories, not c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from qkprism.contrasts import Contrast, Span, Text
 from qkprism.core.crossing import Crossing, crossing
 from qkprism.core.effects import GIVEN, Effects, Entry
 from qkprism.core.feature_set import Features
@@ -20,7 +21,8 @@ from qkprism.heads import Head
 from qkprism.tasks import FilteringTask
 from qkprism.tasks.filtering import POOLED
 
-LABEL = "category"
+LABEL, ITEM = "category", "item"
+NEARLY = 0.99  # of the energy of dC: from here on one direction is as good as all of it, by the paper's own rule
 
 
 def groups_of(categories: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -37,6 +39,18 @@ def compared_features(features: Features) -> Features:
     between = min(len(single) - 1, *(feature.d_head for feature in features.values()))
     ranks: dict[str, int | str] = {**dict.fromkeys(single, "energy"), POOLED: between}
     return features.with_center(dict.fromkeys(single, "none")).with_rank(ranks)
+
+
+def with_items(contrast: Contrast) -> Contrast:
+    """The same lists, every key with its item as a label: lists share items, so errors are taken over items."""
+    return replace(contrast, examples=tuple(replace(e, text=_with_items(e.text)) for e in contrast.examples))
+
+
+def _with_items(text: Text) -> Text:
+    def named(keys: Sequence[Span]) -> tuple[Span, ...]:
+        return tuple(replace(key, labels={**key.labels, ITEM: text.text[key.start : key.end]}) for key in keys)
+
+    return replace(text, positive=named(text.positive), negative=named(text.negative))
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,15 @@ class Scope:
         """Ours and the paper's subspace by name: the features that span it."""
         return groups_of(self.categories)
 
+    def mean_query_shares(self, heads: Sequence[Head]) -> tuple[float, float]:
+        """The smallest and the largest share of dC that the mean query makes, over single categories and heads."""
+        own = [self.uncentred[name, head].salience_energy for name in self.categories for head in heads]
+        return min(own), max(own)
+
+    def one_query(self, heads: Sequence[Head]) -> bool:
+        """Whether the mean query makes nearly all of dC of every single category: its rank must then be 1."""
+        return self.mean_query_shares(heads)[0] >= NEARLY
+
     def alignment(self, group: str, head: Head) -> float:
         """How often an item asked for has the largest part of its list by this subspace alone."""
         own = [self.compared[name, head] for name in self.groups[group]]
@@ -99,3 +122,7 @@ class Scope:
     def score(self, measure: str, head: Head, group: str = "", control: str = "feature") -> float:
         """Accuracy or silhouette of held-out keys."""
         return self.separation.value(SCORE, head=head, feature=group, control=control, target=measure)[0]
+
+    def score_error(self, measure: str, head: Head, group: str = "", control: str = "feature") -> float:
+        """The standard error of a score over different items."""
+        return self.separation.value(SCORE, head=head, feature=group, control=control, target=measure)[1]

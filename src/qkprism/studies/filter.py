@@ -21,7 +21,7 @@ from qkprism.core.separation import ACCURACY, SILHOUETTE, separation
 from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.pipeline import decompose, find_heads, intervene, project
-from qkprism.studies.categories import LABEL, Scope, compared_features, groups_of
+from qkprism.studies.categories import ITEM, LABEL, Scope, compared_features, groups_of, with_items
 from qkprism.studies.jobs import job_of, size_of
 from qkprism.studies.parts import Parts
 from qkprism.tasks import FilteringTask, filtering
@@ -172,15 +172,24 @@ def _scope(
         Features.load,
     )
     seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}
+    labels = {"labels": [LABEL, ITEM]}  # of keys: what the contrasts' digests say nothing of
 
     def vectors(part: str) -> Projections:
-        return parts.get(f"{part}-{name}", lambda: project(model, seen[part], features, **common), Projections.load)
+        return parts.get(
+            f"{part}-{name}",
+            lambda: project(model, with_items(seen[part]), features, **common),
+            Projections.load,
+            labels,
+        )
 
     train, test = vectors("train"), vectors("test")
     options: dict[str, Any] = {"groups": groups_of([c.name for c in task.categories]), "draws": numbers.draws}
     compared = compared_features(features)
     apart = parts.get(
-        f"separation-{name}", lambda: separation(train, test, compared, LABEL, seed=seed, **options), Effects.load
+        f"separation-{name}",
+        lambda: separation(train, test, compared, LABEL, item=ITEM, seed=seed, **options),
+        Effects.load,
+        labels,
     )
     effects = parts.get(
         f"effects-{name}",
