@@ -1,6 +1,8 @@
 """The categories study, end to end on tiny models of the paper's architectures."""
 
 import json
+import re
+import shutil
 import sys
 from dataclasses import replace
 
@@ -13,9 +15,18 @@ from qkprism.core.crossing import crossing
 from qkprism.core.projectors import span_projector
 from qkprism.core.separation import separation
 from qkprism.figures.filter import filter_figures
-from qkprism.page.filter import comparison, filter_report, held_out
+from qkprism.page.filter import (
+    Gain,
+    comparison,
+    filter_report,
+    held_out,
+    moves,
+    moves_not_all,
+    rank_of_one_query,
+    share_of_whole,
+)
+from qkprism.studies import FilterStudy, study_filter
 from qkprism.studies import filter as studies
-from qkprism.studies import study_filter
 from qkprism.tasks.categories import CATEGORIES
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -66,12 +77,33 @@ def test_filter__whole_study_is_kept_and_taken_up_again(run, monkeypatch):
     assert torch.equal(again.scopes["all"].effects.values, found.scopes["all"].effects.values)
 
 
+def test_filter__a_finished_study_is_read_without_the_model_and_gives_the_same_page(run, tmp_path):
+    _, folder, found = run
+    loaded = FilterStudy.load(folder)
+    assert loaded.about == found.about
+    assert loaded.heads == found.heads
+    assert body(filter_report(loaded, filter_figures(loaded))) == body(filter_report(found, filter_figures(found)))
+    part = tmp_path / "part"
+    shutil.copytree(folder, part)
+    (part / "effects-all.job").unlink()
+    with pytest.raises(QKPrismError, match="not finished: it has no effects-all"):
+        FilterStudy.load(part)
+    study = json.loads((part / "study.json").read_text())
+    for changed, says in (({"about": {}}, "of another version"), ({"study": "binding"}, "a study of another kind")):
+        (part / "study.json").write_text(json.dumps(study | changed))
+        with pytest.raises(QKPrismError, match=says):
+            FilterStudy.load(part)
+
+
+def body(page):
+    """A page without the names that plotly draws for its figures anew each time."""
+    return re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "", page)
+
+
 def test_filter__command_prints_a_table_or_json_and_writes_page_and_figures(run, monkeypatch, capsys):
     model, folder, found = run
     monkeypatch.setattr(qk, "load", lambda *_, **__: model)
-    monkeypatch.setattr("qkprism.studies.study_filter", lambda *_, **__: found)
-    monkeypatch.setattr("qkprism.figures.filter.filter_figures", lambda study: {"heads": study.scores.plot("ratio")})
-    monkeypatch.setattr("qkprism.page.filter.filter_report", lambda *_: "<html></html>")
+    monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)  # a browser takes seconds a figure
     for options in ([], ["--json"]):
         monkeypatch.setattr(sys, "argv", ["qkprism", "filter", "--save", str(folder), *options])
         with pytest.raises(SystemExit) as left:
@@ -80,10 +112,63 @@ def test_filter__command_prints_a_table_or_json_and_writes_page_and_figures(run,
         told = capsys.readouterr().out
         if options:
             assert len(json.loads(told)["heads"]) == 6
+            assert json.loads(told)["comparison"] == comparison(found)
         else:
-            assert "1 figures as .html" in told
+            assert f"{len(filter_figures(found))} figures as .html" in told
             assert str(folder / "report.html") in told
-    assert (folder / "figures" / "heads.html").is_file()
+    figures = filter_figures(found)
+    assert {path.stem for path in (folder / "figures").glob("*.html")} == set(figures)
+    assert body((folder / "report.html").read_text(encoding="utf-8")) == body(filter_report(found, figures))
+
+
+def gains(*values, error=0.02):
+    return [Gain(value, error) for value in values]
+
+
+def test_verdicts__need_gains_beyond_two_errors():
+    whole = gains(0.5, 0.5, 0.5)
+    for spans, wholes, shifts, not_all in [
+        (gains(0.3, 0.3, 0.4), whole, "agrees", "agrees"),
+        (gains(0.3, 0.3, 0.49), whole, "agrees", "differs"),
+        (gains(0.3, 0.02, 0.3), whole, "differs", "not clear"),  # one head clearly moves less than a quarter
+        (gains(-0.3, -0.3, -0.4), gains(-0.5, -0.5, -0.5), "not clear", "not clear"),  # shares of 0.6 to 0.8
+        (gains(-0.3, -0.3, -0.3), whole, "differs", "not clear"),
+        (gains(0.3, 0.3, 0.3), gains(0.5, 0.5, 0.0), "not clear", "not clear"),
+        (gains(0.0, 0.0, 0.0, error=0.0), gains(0.0, 0.0, 0.0, error=0.0), "not clear", "not clear"),
+        (gains(0.3, 0.3, 0.3, error=0.2), whole, "not clear", "not clear"),
+        (gains(0.4, 0.4, 0.4, error=0.06), whole, "agrees", "not clear"),
+        (gains(0.3, 0.3, 0.3, error=float("nan")), whole, "not clear", "not clear"),
+    ]:
+        assert (moves(spans, wholes), moves_not_all(spans, wholes)) == (shifts, not_all), (spans, wholes)
+    assert share_of_whole(gains(0.3, 0.4), gains(0.5, 0.5)) == "60% to 80% of what the whole key does"
+    assert "without 1 of 2 heads" in share_of_whole(gains(0.3, -0.4), gains(0.5, -0.5))
+    assert share_of_whole(gains(-0.3), gains(-0.5)).startswith("no share")
+    assert share_of_whole(gains(0.1), gains(0.0)).startswith("no share")
+
+
+def test_rank_of_one_query__says_what_was_measured():
+    nearly, varies = rank_of_one_query(0.998, 0.9999), rank_of_one_query(0.6, 0.9999)
+    assert "makes 99.80% to 99.99% of the energy of dC" in nearly
+    assert "centred, 0.20% of the energy or less is left" in nearly
+    assert "makes 60.00% to 99.99% of the energy of dC" in varies
+    assert "nearly" not in varies
+
+
+def test_scope__a_gain_is_beyond_no_edit_and_its_error_that_of_the_difference(run):
+    for scope in run[2].scopes.values():
+        frame = scope.effects.to_frame()
+        for head in scope.features.heads:
+            before = scope.effects.value("shift", head=head, control="none")[0]
+            assert before > 0.01
+            for group, control in (("pooled", "feature"), (scope.span, "feature"), ("", "full"), ("pooled", "pca")):
+                after = scope.effects.value("shift", head=head, feature=group, control=control)[0]
+                assert scope.gain(head, group, control) == pytest.approx(after - before, abs=1e-12)
+                if control == "pca":
+                    continue
+                row = frame[(frame["head"] == str(head)) & (frame.feature == group) & (frame.control == control)]
+                assert float(row.advantage.iloc[0]) == pytest.approx(after - before, abs=1e-9)
+                assert scope.gain_error(head, group, control) == float(row.advantage_error.iloc[0])
+            assert scope.gain(head, "", "none") == 0
 
 
 def test_filter__tables_agree_with_the_plain_computation(run):
@@ -144,11 +229,22 @@ def test_filter__the_map_of_categories_is_that_of_edited_keys(run):
         for t in (~test.positive & (test.example == test.example[o])).nonzero()[:, 0].tolist():
             q = query[test.example[o]] * scaling
             new = torch.stack([q @ (key[o] + p @ (key[t] - key[o])), q @ (key[t] + p @ (key[o] - key[t]))])
-            shifts.setdefault((asked[test.example[o]], labels[t]), []).append(float(new.softmax(0)[1]))
+            old = torch.stack([q @ key[o], q @ key[t]]).softmax(0)[1]
+            own = shifts.setdefault((asked[test.example[o]], labels[t]), {}).setdefault(int(test.example[o]), [])
+            own.append((float(old), float(new.softmax(0)[1])))
     found = crossing(test, p, scaling, head, "category")
-    for (row, column), values in shifts.items():
+    for (row, column), lists in shifts.items():
         at = found.labels.index(row), found.labels.index(column)
-        assert float(found.after[at]) == pytest.approx(sum(values) / len(values))
+        values = torch.tensor([pair for own in lists.values() for pair in own]).double()
+        assert float(found.before[at]) == pytest.approx(float(values[:, 0].mean()))
+        assert float(found.after[at]) == pytest.approx(float(values[:, 1].mean()))
+        means = torch.tensor([sum(new - old for old, new in own) / len(own) for own in lists.values()]).double()
+        assert {len(own) for own in lists.values()} == {25}  # so that the mean over pairs is one over lists
+        assert int(found.n[at]) == len(lists)
+        if len(lists) > 1:
+            assert float(found.error[at]) == pytest.approx(float(means.std() / len(lists) ** 0.5), rel=1e-4)
+        else:
+            assert found.error[at].isnan()
     assert int(found.gain.isfinite().sum()) == len(shifts)
 
 

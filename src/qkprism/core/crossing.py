@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor
 
 from qkprism.core.projection import Label, Projections
@@ -20,12 +20,17 @@ from qkprism.heads import HeadLike
 
 @dataclass(frozen=True)
 class Crossing:
-    """The mean shift before and after a swap: a row a label asked for, a column a label of the target."""
+    """The mean shift before and after a swap: a row a label asked for, a column a label of the target.
+
+    `error` is the standard error of the gain over examples, `n` the number of examples with such a pair.
+    """
 
     head: str
     labels: tuple[Label, ...]
     before: Float64[Tensor, "asked target"]
     after: Float64[Tensor, "asked target"]
+    error: Float64[Tensor, "asked target"]
+    n: Int[Tensor, "asked target"]
 
     @property
     def gain(self) -> Float64[Tensor, "asked target"]:
@@ -42,7 +47,7 @@ def crossing(
     asking = query[test.example] * scaling
     logit, part = (asking * key).sum(1), (asking @ projector * key).sum(1)
     index = torch.tensor([labels.index(value) for value in test.labels[label]])
-    sums = torch.zeros(3, len(labels) ** 2, dtype=torch.float64)
+    sums = torch.zeros(test.n, 3, len(labels) ** 2, dtype=torch.float64)
     for example in range(test.n):
         own = test.example == example
         o, t = (torch.nonzero(own & side)[:, 0] for side in (test.positive, ~test.positive))
@@ -50,6 +55,15 @@ def crossing(
         moved = gap - 2 * (part[t][None] - part[o][:, None])
         cell = (index[o][:, None] * len(labels) + index[t][None]).flatten()
         values = torch.stack([torch.ones_like(gap), gap.sigmoid(), moved.sigmoid()]).flatten(1)
-        sums.index_add_(1, cell, values)
-    before, after = (sums[1:] / sums[0]).unflatten(1, (len(labels), len(labels)))
-    return Crossing(str(head), labels, before, after)
+        sums[example].index_add_(1, cell, values)
+    count, *total = sums.sum(0)
+    before, after = (own / count for own in total)
+    error, n = _error(sums[:, 2] - sums[:, 1], sums[:, 0]), (sums[:, 0] > 0).sum(0)
+    return Crossing(str(head), labels, *(own.unflatten(0, (len(labels), -1)) for own in (before, after, error, n)))
+
+
+def _error(gain: Float64[Tensor, "example cell"], pairs: Float64[Tensor, "example cell"]) -> Float64[Tensor, " cell"]:
+    """The standard error over examples of all gains by all pairs; NaN for fewer than two examples."""
+    n, total = (pairs > 0).sum(0), pairs.sum(0)
+    square = (gain - gain.sum(0) / total * pairs).square().sum(0)
+    return torch.where(n > 1, (square * n / (n - 1)).sqrt() / total, torch.nan)

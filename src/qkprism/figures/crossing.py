@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
+import torch
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import DIVERGING, MISSING, WIDTH, finish, plain
-from qkprism.figures.words import known, name_panel
+from qkprism.figures.words import count, known, name_panel
 
 if TYPE_CHECKING:
     from qkprism.core.crossing import Crossing
@@ -18,7 +20,7 @@ _LEFT, _RIGHT, _CELL, _LABELS = 110, 84, 26, 110  # pixels
 
 
 def crossing_figure(
-    found: Sequence[tuple[str, Crossing]], order: Sequence[str], *, subtitle: str = "", width: int = WIDTH
+    found: Sequence[tuple[str, Crossing]], order: Sequence[str], lists: int, *, subtitle: str = "", width: int = WIDTH
 ) -> go.Figure:
     """Maps side by side: rows the category asked for, columns that of the target, colours the gain of the shift."""
     side = (width - _LEFT - _RIGHT - 24 * (len(found) - 1)) // len(found)
@@ -34,18 +36,30 @@ def crossing_figure(
         coloraxis={"colorscale": [*DIVERGING], "cmid": 0, "cmin": -1, "cmax": 1, "colorbar": bar},
         yaxis={"title": {"text": "asked for"}},
     )
-    return _finished(fig, subtitle, width, height).update_layout(plot_bgcolor=MISSING)
+    return _finished(fig, subtitle, _caption([own for _, own in found], lists), width, height).update_layout(
+        plot_bgcolor=MISSING
+    )
 
 
-def _finished(fig: go.Figure, subtitle: str, width: int, height: int) -> go.Figure:
+def _caption(found: Sequence[Crossing], lists: int) -> str:
+    errors = torch.stack([own.error for own in found])
+    sure = errors[errors.isfinite()]
+    spread = f", at most {float(sure.max()):.2f} here (the median is {float(sure.median()):.2f})" if len(sure) else ""
+    return (
+        "Gain: how much more of the attention on two items, one of the category asked for (rows) and one of another "
+        f"(columns), is on the other after the two keys exchanged the subspace; mean over all such pairs of {lists} "
+        f"lists of held-out items, with the standard error over lists in the hover text{spread}. Computed from queries "
+        "and keys: a soft cap or a position bias, in models that have one, is not counted. Blue moves attention to the "
+        "target. Grey: no such pair; categories that share items are never in one list."
+    )
+
+
+def _finished(fig: go.Figure, subtitle: str, caption: str, width: int, height: int) -> go.Figure:
     return finish(
         fig,
         title="From one category to another: what a swap moves",
         subtitle=subtitle,
-        caption="Gain: how much more of the attention on two items, one of the category asked for (rows) and one of "
-        "another (columns), is on the other after the two keys exchanged the subspace; mean over all such pairs of "
-        "held-out items. Blue moves attention to the target. Grey: no such pair; categories that share items are never "
-        "in one list.",
+        caption=caption,
         width=width,
         plot_height=height,
         left=_LEFT,
@@ -57,14 +71,21 @@ def _finished(fig: go.Figure, subtitle: str, width: int, height: int) -> go.Figu
 
 def _draw(fig: go.Figure, panel: int, own: Crossing, order: Sequence[str]) -> None:
     places = [own.labels.index(name) for name in order]
-    gain = own.gain[places][:, places].tolist()
+    gain, error, lists = (table[places][:, places].tolist() for table in (own.gain, own.error, own.n))
     names = [plain(name) for name in order]
     fig.add_heatmap(
         z=[[known(value) for value in row] for row in gain],
         x=names,
         y=names,
         coloraxis="coloraxis",
-        hovertemplate="asked for %{y}, target %{x}: %{z:+.2f}<extra></extra>",
+        text=[[_hover(*cell) for cell in zip(*rows, strict=True)] for rows in zip(gain, error, lists, strict=True)],
+        hovertemplate="asked for %{y}, target %{x}: %{text}<extra></extra>",
         row=1,
         col=panel,
     )
+
+
+def _hover(gain: float, error: float, lists: int) -> str:
+    """A gain with its error, where there is one."""
+    sure = f" ± {error:.2f}" if math.isfinite(error) else ""
+    return f"{gain:+.2f}{sure} ({count(lists, 'list')})"

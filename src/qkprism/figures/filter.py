@@ -39,4 +39,5 @@ def _crossing(study: FilterStudy, scope: Scope) -> go.Figure:
     """The best head in both subspaces."""
     best = max(study.heads, key=lambda head: scope.gain(head, "pooled"))
     maps = [(group, scope.crossing(group, best)) for group in scope.groups]
-    return crossing_figure(maps, scope.categories, subtitle=facts(scope.test.provenance, f"{scope.test.n} lists"))
+    lists = scope.test.n
+    return crossing_figure(maps, scope.categories, lists, subtitle=facts(scope.test.provenance, f"{lists} lists"))

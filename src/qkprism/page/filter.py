@@ -99,12 +99,11 @@ def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
 
 
 def _opening(study: FilterStudy) -> list[str]:
-    example = study.scopes["five"].task.test[0]
-    asked = ", ".join(example.text.text[key.start : key.end] for key in example.text.positive)
+    about, asked = study.about, ", ".join(study.about.answer)
     return [
         "<h1>How does this model find the items of a category?</h1>",
-        f"<p>{escape(study.model)}; {escape(study.phrasing)}; size {escape(study.size)}, seed {study.seed}. A list "
-        f"such as</p><blockquote>{escape(example.text.text)}</blockquote><p>asks for <b>{escape(asked)}</b>. Filter "
+        f"<p>{escape(about.model)}; {escape(about.phrasing)}; size {escape(about.size)}, seed {about.seed}. A list "
+        f"such as</p><blockquote>{escape(about.example)}</blockquote><p>asks for <b>{escape(asked)}</b>. Filter "
         "heads look from the last token at the items of the category asked for. This page shows which heads do it, in "
         "which subspace of their query-key space the category lies, how well it tells categories apart beside "
         "subspaces that know nothing of them, and proves it by editing keys. Features are found on some items and "
@@ -254,6 +253,14 @@ def _span(values: Sequence[Any], form: str = "d") -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def at_most(error: float) -> str:
+    """
+    >>> at_most(0.0221), at_most(math.nan)
+    ('0.03 or less', 'not known')
+    """
+    return f"{math.ceil(100 * error) / 100:.2f} or less" if math.isfinite(error) else "not known"
+
+
 def _single_ranks(scope: Scope, heads: Sequence[Head]) -> str:
     ours, theirs = (
         [own[name, head] for name in scope.categories for head in heads] for own in (scope.features, scope.uncentred)
@@ -285,7 +292,7 @@ def _accuracy(scope: Scope, heads: Sequence[Head]) -> str:
         f"{len(scope.categories)} categories, held-out items: accuracy {span('pooled')} pooled, {span(scope.span)} in "
         f"the span, {span(scope.span, 'pca')} by key PCA of its rank, {span(scope.span, 'gaussian')} in Gaussian "
         f"subspaces, {span('', 'full')} by the whole key (guessing: {1 / len(scope.categories):.2f}; errors over items "
-        f"{error:.2f} or less)"
+        f"{at_most(error)})"
     )
 
 
@@ -300,7 +307,7 @@ def _shifts(scope: Scope, heads: Sequence[Head]) -> str:
     whole = _gains(scope, heads, "", "full")
     named = ", ".join(f"{_span([gain.value for gain in own], '+.2f')} ({group})" for group, own in gains.items())
     error = max(gain.error for own in (*gains.values(), whole) for gain in own)
-    return f"shift {named}; whole key {_span([gain.value for gain in whole], '+.2f')} (errors {error:.2f} or less)"
+    return f"shift {named}; whole key {_span([gain.value for gain in whole], '+.2f')} (errors {at_most(error)})"
 
 
 def _beaten(scope: Scope) -> str:

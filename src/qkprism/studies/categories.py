@@ -18,7 +18,6 @@ from qkprism.core.projection import Projections
 from qkprism.core.projectors import span_projector
 from qkprism.core.separation import SCORE
 from qkprism.heads import Head
-from qkprism.tasks import FilteringTask
 from qkprism.tasks.filtering import POOLED
 
 LABEL, ITEM = "category", "item"
@@ -61,17 +60,13 @@ class Scope:
     """
 
     name: str
-    task: FilteringTask
+    categories: tuple[str, ...]
     features: Features
     compared: Features
     train: Projections
     test: Projections
     separation: Effects
     effects: Effects
-
-    @property
-    def categories(self) -> tuple[str, ...]:
-        return tuple(category.name for category in self.task.categories)
 
     @property
     def span(self) -> str:

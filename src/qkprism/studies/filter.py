@@ -9,8 +9,9 @@ categories, not centred; ours is the pooled feature, centred. Features are made 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkprism.core.effects import Effects
@@ -18,12 +19,13 @@ from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
 from qkprism.core.scores import HeadScores
 from qkprism.core.separation import ACCURACY, SILHOUETTE, separation
+from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.pipeline import decompose, find_heads, intervene, project
 from qkprism.studies.categories import ITEM, LABEL, Scope, compared_features, groups_of, with_items
 from qkprism.studies.jobs import job_of, size_of
-from qkprism.studies.parts import Parts
+from qkprism.studies.parts import Parts, load_part, read_study
 from qkprism.tasks import FilteringTask, filtering
 from qkprism.tasks.categories import CATEGORIES
 from qkprism.tasks.filtering import POOLED
@@ -55,16 +57,63 @@ SIZES = {
 
 
 @dataclass(frozen=True)
-class FilterStudy:
-    """What was found: heads, and for both sets of categories features and their proofs."""
+class About:
+    """What was asked, of which model: the first test list and the items that it asks for among it."""
 
     model: str
     phrasing: str
     size: str
     seed: int
+    categories: dict[str, tuple[str, ...]]
+    example: str
+    answer: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, tasks: Mapping[str, FilteringTask], phrasing: str, size: str, seed: int) -> About:
+        """What is known before anything is run."""
+        categories = {name: tuple(category.name for category in task.categories) for name, task in tasks.items()}
+        first = tasks["five"].test[0].text
+        answer = tuple(first.text[key.start : key.end] for key in first.positive)
+        return cls(model.name, phrasing, size, seed, categories, first.text, answer)
+
+    @classmethod
+    def read(cls, known: Mapping[str, Any]) -> About:
+        """From the JSON of a study's folder."""
+        categories = {name: tuple(own) for name, own in known["categories"].items()}
+        lists = {"categories": categories, "answer": tuple(known["answer"]), "notes": tuple(known["notes"])}
+        return cls(**{**known, **lists})
+
+
+@dataclass(frozen=True)
+class FilterStudy:
+    """What was found: heads, and for both sets of categories features and their proofs."""
+
+    about: About
     scores: HeadScores
     scopes: dict[str, Scope]
-    notes: tuple[str, ...]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> FilterStudy:
+        """A finished study from its folder, without the model."""
+        place = Path(folder)
+        study = read_study(place)
+        if study["study"] != KIND:
+            raise QKPrismError(f"{place} holds a study of another kind: {study['study']!r}.")
+        try:
+            about = About.read(study["about"])
+        except (KeyError, TypeError, AttributeError):
+            raise QKPrismError(f"{place} is of another version. Start the study again with --save {place}.") from None
+        scopes = {name: _load_scope(place, name, own) for name, own in about.categories.items()}
+        return cls(about, load_part(place, "heads", HeadScores.load), scopes)
+
+    @property
+    def model(self) -> str:
+        return self.about.model
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.about.notes
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -115,16 +164,19 @@ def study_filter(
         for name, categories in SETS.items()
     }  # fmt: skip
     prompts = {f"{name}-{part}": c for name, task in tasks.items() for part, c in _prompts(task).items()}
-    parts = Parts.open(folder, KIND, job_of(model, numbers, prompts, phrasing=phrasing, seed=seed))
+    job = job_of(model, numbers, prompts, phrasing=phrasing, seed=seed)
+    about = About.of(model, tasks, phrasing, size, seed)
+    parts = Parts.open(folder, KIND, job, asdict(about))
     common: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
     every = tasks["all"]
     scores = parts.get(
         "heads", lambda: find_heads(model, every.search, by="ratio", chat=every.chat, **common), HeadScores.load
     )
     heads, notes = choose_heads(scores)
+    about = replace(about, notes=notes + shared_keys(model, heads))
+    Parts.open(folder, KIND, job, asdict(about))
     scopes = {name: _scope(parts, model, name, task, heads, numbers, seed, common) for name, task in tasks.items()}
-    notes += shared_keys(model, heads)
-    return FilterStudy(model.name, phrasing, size, seed, scores, scopes, notes)
+    return FilterStudy(about, scores, scopes)
 
 
 def shared_keys(model: Model, heads: Sequence[Head]) -> tuple[str, ...]:
@@ -196,4 +248,12 @@ def _scope(
         lambda: intervene(model, task.test, compared, seed=seed, **options, **common),
         Effects.load,
     )
-    return Scope(name, task, features, compared, train, test, apart, effects)
+    return Scope(name, tuple(c.name for c in task.categories), features, compared, train, test, apart, effects)
+
+
+def _load_scope(place: Path, name: str, categories: tuple[str, ...]) -> Scope:
+    """All parts of one set of categories from a study's folder."""
+    features = load_part(place, f"features-{name}", Features.load)
+    train, test = (load_part(place, f"{part}-{name}", Projections.load) for part in ("train", "test"))
+    apart, effects = (load_part(place, f"{part}-{name}", Effects.load) for part in ("separation", "effects"))
+    return Scope(name, categories, features, compared_features(features), train, test, apart, effects)
