@@ -92,10 +92,10 @@ class Scope:
         """Whether the mean query makes nearly all of dC of every single category: its rank must then be 1."""
         return self.mean_query_shares(heads)[0] >= NEARLY
 
-    def alignment(self, group: str, head: Head) -> float:
-        """How often an item asked for has the largest part of its list by this subspace alone."""
+    def alignment(self, group: str, head: Head) -> tuple[float, float]:
+        """How often an item asked for has the largest part of its list by this subspace alone, with its error."""
         own = [self.compared[name, head] for name in self.groups[group]]
-        return self.test.alignment_by(span_projector(own), head)[0]
+        return self.test.alignment_by(span_projector(own), head)
 
     def crossing(self, group: str, head: Head) -> Crossing:
         """What a swap in this subspace moves, from each category to each other."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 KIND = "filter"
 FLOOR = 0.1  # of the attention that goes to items at all: below it a ratio is of next to nothing
 N_HEADS = 3  # the paper's
+MARKED = {"labels": [LABEL, ITEM]}  # of keys, in parts that need the items: the digests of contrasts do not have them
 SETS = {"five": ("fruits", "animals", "vehicles", "drinks", "countries"), "all": tuple(CATEGORIES)}
 
 
@@ -104,8 +105,8 @@ class FilterStudy:
             about = About.read(study["about"])
         except (KeyError, TypeError, AttributeError):
             raise QKPrismError(f"{place} is of another version. Start the study again with --save {place}.") from None
-        scopes = {name: _load_scope(place, name, own) for name, own in about.categories.items()}
-        return cls(about, load_part(place, "heads", HeadScores.load), scopes)
+        scopes = {name: _load_scope(place, study["job"], name, own) for name, own in about.categories.items()}
+        return cls(about, load_part(place, study["job"], "heads", HeadScores.load), scopes)
 
     @property
     def model(self) -> str:
@@ -224,14 +225,13 @@ def _scope(
         Features.load,
     )
     seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}
-    labels = {"labels": [LABEL, ITEM]}  # of keys: what the contrasts' digests say nothing of
 
     def vectors(part: str) -> Projections:
         return parts.get(
             f"{part}-{name}",
             lambda: project(model, with_items(seen[part]), features, **common),
             Projections.load,
-            labels,
+            MARKED,
         )
 
     train, test = vectors("train"), vectors("test")
@@ -241,7 +241,7 @@ def _scope(
         f"separation-{name}",
         lambda: separation(train, test, compared, LABEL, item=ITEM, seed=seed, **options),
         Effects.load,
-        labels,
+        MARKED,
     )
     effects = parts.get(
         f"effects-{name}",
@@ -251,9 +251,10 @@ def _scope(
     return Scope(name, tuple(c.name for c in task.categories), features, compared, train, test, apart, effects)
 
 
-def _load_scope(place: Path, name: str, categories: tuple[str, ...]) -> Scope:
+def _load_scope(place: Path, job: Mapping[str, Any], name: str, categories: tuple[str, ...]) -> Scope:
     """All parts of one set of categories from a study's folder."""
-    features = load_part(place, f"features-{name}", Features.load)
-    train, test = (load_part(place, f"{part}-{name}", Projections.load) for part in ("train", "test"))
-    apart, effects = (load_part(place, f"{part}-{name}", Effects.load) for part in ("separation", "effects"))
+    features = load_part(place, job, f"features-{name}", Features.load)
+    train, test = (load_part(place, job, f"{part}-{name}", Projections.load, MARKED) for part in ("train", "test"))
+    apart = load_part(place, job, f"separation-{name}", Effects.load, MARKED)
+    effects = load_part(place, job, f"effects-{name}", Effects.load)
     return Scope(name, categories, features, compared_features(features), train, test, apart, effects)
