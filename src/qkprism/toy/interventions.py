@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.conditions import Condition, Conditions, Control
+from qkprism.core.conditions import Condition, Conditions
 from qkprism.core.edits import Edit
 from qkprism.core.intervention import key_changes
 from qkprism.heads import Head
@@ -27,13 +27,11 @@ from qkprism.toy.editable import Editable, Target, draw_editable
 from qkprism.toy.samples import LATENTS
 from qkprism.toy.task import stream
 from qkprism.toy.truth import true_keys
-from qkprism.toy.ways import FEATURE_ONLY, only
+from qkprism.toy.ways import feature_only, only
 
 BOTH = "z1+z2"
 MOVED = (*LATENTS, BOTH)
 FEWER = 4096  # samples of the targets and controls that the paper does not have
-OWN: tuple[Control, ...] = (*FEATURE_ONLY, "gaussian")
-FURTHER: tuple[Control, ...] = ("permuted", "keys", "pca")
 _CHUNK = 2048
 _PLACE = Head(0, 0)
 
@@ -58,12 +56,18 @@ class Swap:
 
 def swaps(head: ToyHead, conditions: Conditions, n: int) -> list[Swap]:
     """All edits of a head: every condition with any other token as target, the features alone with matched ones."""
-    found = _rows(head, "given", only(conditions, OWN), n)
-    if any(name.control in FURTHER for name in conditions.names):
-        found += _rows(head, "given", only(conditions, FURTHER), min(n, FEWER))
+    found = _rows(head, "given", only(conditions, _of_paper), n)
+    if not all(map(_of_paper, conditions.names)):
+        further = only(conditions, lambda name: not _of_paper(name))
+        found += _rows(head, "given", further, min(n, FEWER))
     for latent in LATENTS:
         found += _rows(head, latent, only(conditions), min(n, FEWER))
     return found
+
+
+def _of_paper(name: Condition) -> bool:
+    """Features by every method, and the one control that the paper has."""
+    return feature_only(name) or (name.control, name.method) == ("gaussian", "raw")
 
 
 def _rows(head: ToyHead, target: Target, conditions: Conditions, n: int) -> list[Swap]:

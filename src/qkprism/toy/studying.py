@@ -35,6 +35,7 @@ from qkprism.toy.tables import kept
 from qkprism.toy.task import Task, Variant
 from qkprism.toy.training import Progress, check_cells, train
 
+MOST_REBASED = 12_800  # samples of a swap in a rebased head
 Say = Callable[[str], None]
 
 PICTURED = (3, 5)  # the paper's ranks at d_head 16, not of its grid
@@ -81,7 +82,8 @@ class _Work:
 
     def study(self, heads: Mapping[Cell, ToyHead], pictured: Sequence[ToyHead]) -> Study:
         own = [*heads.values()]
-        only_ranks, features_only = Depth(0, 0, parts=False), replace(self.depth, draws=0)
+        only_ranks = Depth(0, 0, parts=False)
+        features_only = replace(self.depth, draws=0, swaps=min(self.depth.swaps, MOST_REBASED))
         return Study(
             heads=heads,
             trained=self.portrait("trained", own, self.depth),

@@ -7,12 +7,12 @@ raw           the paper's: not centred, 99% of the energy, an orthogonal project
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from qkprism.core.conditions import Conditions, Control, layer_conditions
+from qkprism.core.conditions import Condition, Conditions, Control, layer_conditions
 from qkprism.core.feature_set import Features
 from qkprism.core.features import Feature
 from qkprism.heads import Head
@@ -59,7 +59,12 @@ def _joined(*parts: Conditions) -> Conditions:
     return Conditions.of({name: own.subspace(i) for own in parts for i, name in enumerate(own.names)})
 
 
-def only(conditions: Conditions, controls: Sequence[Control] = FEATURE_ONLY) -> Conditions:
-    """Some of the conditions."""
-    kept = [i for i, name in enumerate(conditions.names) if name.control in controls]
+def only(conditions: Conditions, keep: Callable[[Condition], bool] | None = None) -> Conditions:
+    """Some of the conditions: the features, and no and the whole edit, unless it is said which."""
+    kept = [i for i, name in enumerate(conditions.names) if (keep or feature_only)(name)]
     return Conditions.of({conditions.names[i]: conditions.subspace(i) for i in kept})
+
+
+def feature_only(name: Condition) -> bool:
+    """Whether a condition is no control but the floor and the ceiling."""
+    return name.control in FEATURE_ONLY
