@@ -204,7 +204,8 @@ def principal_components(
     points = (left * values * sign)[:, :count]
     if points.shape[1] < count:
         points = torch.cat([points, points.new_zeros(len(points), count - points.shape[1])], 1)
-    return points, shares[:count].tolist()
+    known = shares[:count].tolist()
+    return points, known + [0.0] * (count - len(known))
 
 
 def _scaled(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point d"]:
