@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -258,3 +259,13 @@ def test_chat_template__is_part_of_the_job(made):
     assert first != template_of(model, {"answer_prefix": ""})
     assert template_of(model, None) == {}
     model.tokenizer.chat_template = None
+
+
+def test_binding__names_cannot_leave_the_page(made):
+    found = BindingStudy.load(made[1])
+    bad = "</script><img src=x onerror=alert(1)>"
+    about = replace(found.about, model=bad, example=f"{bad} is in box", notes=(bad,))
+    scores = replace(found.scores, provenance={"model": bad})
+    page = binding_report(replace(found, about=about, scores=scores))
+    assert bad not in page
+    assert "<img" not in page

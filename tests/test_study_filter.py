@@ -278,3 +278,16 @@ def test_choose_heads__takes_ratios_of_heads_that_attend_to_items_and_says_if_th
     chosen, notes = studies.choose_heads(replace(scores, values=values | nothing))
     assert chosen == heads[:3]
     assert notes[0].startswith("0 heads give items 10% of their attention or more; the study goes on")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--phrasing", "haiku"], "haiku"), (["--size", "huge"], "not a size"), (["--preset", "gpt5"], "not a preset")],
+)
+def test_filter__command_refuses_before_the_model_is_loaded(arguments, says, monkeypatch, capsys):
+    monkeypatch.setattr(qk, "load", None)
+    monkeypatch.setattr(sys, "argv", ["qkprism", "filter", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert says in capsys.readouterr().err

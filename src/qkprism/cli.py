@@ -323,8 +323,10 @@ def filter_heads(
     from qkprism.figures.filter import filter_figures
     from qkprism.page.filter import comparison, filter_report
     from qkprism.studies import study_filter
+    from qkprism.studies.filter import check_options
 
     chosen = _Chosen.of(preset, phrasing, size)
+    check_options(save, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
     study = study_filter(chosen.load(model, dtype, device), save, **options)
     figures = filter_figures(study)

@@ -235,9 +235,7 @@ class Effects:
 
     def _sentence(self, i: int, j: int, entry: Entry, controls: list[dict[str, Any]]) -> str:
         gain, error = float(self.advantage[i, j]), float(self.advantage_error[i, j])
-        whole = Entry(entry.target, "", "", "full")
-        ceiling = float(self.advantage[self.entries.index(whole), j]) if whole in self.entries else 0.0
-        share = f", {gain / ceiling:.0%} of the whole key" if abs(ceiling) > 1e-6 else ""
+        share = self._share(gain, j, Entry(entry.target, "", "", "full"))
         towards = "" if entry.target == GIVEN else f" towards a target that differs in {entry.target}"
         what = f"{self.heads[j]} {entry.feature} (rank {int(self.ranks[i, j])}, {entry.method}){towards}: "
         moved = f"{self.compared} {gain:+.3f} ± {error:.3f}{share}"
@@ -250,6 +248,14 @@ class Effects:
             for verb, won in (("beats", True), ("does not beat", False))
         }
         return what + "; ".join([moved, *(f"{verb} {names}" for verb, names in told.items() if names)]) + "."
+
+    def _share(self, gain: float, head: int, whole: Entry) -> str:
+        """What a gain is of that of the whole key, where that moves anything."""
+        if whole not in self.entries:
+            return ""
+        at = self.entries.index(whole)
+        ceiling, error = float(self.advantage[at, head]), float(self.advantage_error[at, head])
+        return f", {gain / ceiling:.0%} of the whole key" if ceiling > max(SIGMAS * error, 1e-6) else ""
 
     def to_frame(self) -> pd.DataFrame:
         """A row an entry and head."""

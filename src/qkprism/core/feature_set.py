@@ -115,7 +115,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         return joint_projectors([self[name, head] for name in self.contrasts])
 
     def overlaps(self) -> pd.DataFrame:
-        """A row a head and pair of contrasts: how far their subspaces overlap (mean squared cosine), beside chance."""
+        """A row a head and pair of contrasts: how far their subspaces overlap (mean squared cosine)."""
         import pandas as pd
 
         rows = []
@@ -123,7 +123,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
             for first, second in combinations([self[name, head] for name in self.contrasts], 2):
                 row = {"head": str(head), "contrast": first.contrast, "other": second.contrast}
                 shared = {side: overlap(first, second, queries=side == "queries") for side in ("keys", "queries")}
-                rows.append({**row, **shared, "chance": max(first.rank, second.rank) / first.d_head})
+                rows.append({**row, **shared})
         return pd.DataFrame(rows)
 
     def with_rank(self, rank: Rank | Mapping[str, Rank]) -> Features:

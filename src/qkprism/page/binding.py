@@ -93,8 +93,8 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         "between the right label and the others a feature makes. Shift: of the attention on the right label and a "
         "target, how much moves to the target when their keys exchange the feature. Alone finds it: how often the "
         f"right label has the largest part of the logit by this feature alone (chance {study.scores.chance:.2f}). "
-        "Held-out rank: the leading run of directions with t above 4.5; one weak direction ends it, so a rank of 0 "
-        "can stand before directions that hold.</p>",
+        f"Held-out rank: the leading run of directions with t above {study.features.choices.threshold:g}; one weak "
+        "direction ends it, so a rank of 0 can stand before directions that hold.</p>",
         "<h2>The paper and this run</h2>",
         table(
             comparison(study),
@@ -152,7 +152,7 @@ def _mechanisms(study: BindingStudy) -> list[str]:
         "<p>The third mechanism of the literature, which the paper names and does not study: the query holds the right "
         "label itself, because earlier layers have found it. Its twins differ in the label of the queried clause only. "
         f"All three are decomposed together ({found[REFLEXIVE, study.heads[0]].n} twins for reflexive). Held-out "
-        "ranks, and the held-out t of the first direction (above 4.5 counts):</p>",
+        f"ranks, and the held-out t of the first direction (above {found.choices.threshold:g} counts):</p>",
         table(rows, {name: name for name in rows[0]}),
         "<p>Overlap of the subspaces, as the mean squared cosine of their principal angles (0: orthogonal, 1: one "
         "inside the other); means over heads, lowest and highest:</p>",

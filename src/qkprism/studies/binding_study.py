@@ -15,11 +15,10 @@ from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
 from qkprism.core.scores import HeadScores
 from qkprism.core.validation import Validation
-from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.pipeline import Way
 from qkprism.studies.entities import EntityRanks
-from qkprism.studies.parts import load_part, read_study
+from qkprism.studies.parts import load_part, read_finished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +53,11 @@ class About:
     entities: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def read(cls, known: Mapping[str, Any]) -> About:
+        """From the JSON of a study's folder."""
+        return cls(**{**known, **{name: tuple(known.get(name, ())) for name in ("entities", "notes")}})
+
 
 @dataclass(frozen=True)
 class BindingStudy:
@@ -75,15 +79,8 @@ class BindingStudy:
     def load(cls, folder: str | os.PathLike[str]) -> BindingStudy:
         """A finished study from its folder, without the model."""
         place = Path(folder)
-        study = read_study(place)
-        if study["study"] != KIND:
-            raise QKPrismError(f"{place} holds a study of another kind: {study['study']!r}.")
-        try:
-            lists = {name: tuple(study["about"][name]) for name in ("entities", "notes")}
-            about = About(**{**study["about"], **lists})
-        except (KeyError, TypeError):
-            raise QKPrismError(f"{place} is of another version. Start the study again with --save {place}.") from None
-        part = partial(load_part, place, study["job"])
+        about, job = read_finished(place, KIND, About.read)
+        part = partial(load_part, place, job)
         return cls(
             about,
             scores=part("heads", HeadScores.load),

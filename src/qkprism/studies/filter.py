@@ -19,13 +19,12 @@ from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
 from qkprism.core.scores import HeadScores
 from qkprism.core.separation import ACCURACY, SILHOUETTE, separation
-from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.pipeline import decompose, find_heads, intervene, project
 from qkprism.studies.categories import ITEM, LABEL, Scope, compared_features, groups_of, with_items
-from qkprism.studies.jobs import job_of, size_of
-from qkprism.studies.parts import Parts, load_part, read_study
+from qkprism.studies.jobs import job_of, size_of, template_of
+from qkprism.studies.parts import Parts, check_study, load_part, read_finished
 from qkprism.tasks import FilteringTask, filtering
 from qkprism.tasks.categories import CATEGORIES
 from qkprism.tasks.filtering import POOLED
@@ -98,15 +97,9 @@ class FilterStudy:
     def load(cls, folder: str | os.PathLike[str]) -> FilterStudy:
         """A finished study from its folder, without the model."""
         place = Path(folder)
-        study = read_study(place)
-        if study["study"] != KIND:
-            raise QKPrismError(f"{place} holds a study of another kind: {study['study']!r}.")
-        try:
-            about = About.read(study["about"])
-        except (KeyError, TypeError, AttributeError):
-            raise QKPrismError(f"{place} is of another version. Start the study again with --save {place}.") from None
-        scopes = {name: _load_scope(place, study["job"], name, own) for name, own in about.categories.items()}
-        return cls(about, load_part(place, study["job"], "heads", HeadScores.load), scopes)
+        about, job = read_finished(place, KIND, About.read)
+        scopes = {name: _load_scope(place, job, name, own) for name, own in about.categories.items()}
+        return cls(about, load_part(place, job, "heads", HeadScores.load), scopes)
 
     @property
     def model(self) -> str:
@@ -165,7 +158,8 @@ def study_filter(
         for name, categories in SETS.items()
     }  # fmt: skip
     prompts = {f"{name}-{part}": c for name, task in tasks.items() for part, c in _prompts(task).items()}
-    job = job_of(model, numbers, prompts, phrasing=phrasing, seed=seed)
+    template = template_of(model, tasks["all"].chat)
+    job = job_of(model, numbers, prompts, phrasing=phrasing, seed=seed, **template)
     about = About.of(model, tasks, phrasing, size, seed)
     parts = Parts.open(folder, KIND, job, asdict(about))
     common: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
@@ -178,6 +172,13 @@ def study_filter(
     Parts.open(folder, KIND, job, asdict(about))
     scopes = {name: _scope(parts, model, name, task, heads, numbers, seed, common) for name, task in tasks.items()}
     return FilterStudy(about, scores, scopes)
+
+
+def check_options(folder: Path, phrasing: str, size: str) -> None:
+    """Refuse what the study would refuse, before a model is loaded."""
+    size_of(SIZES, size)
+    filtering(SETS["five"], 0, phrasing, n_train=1, n_search=1, n_test=1)
+    check_study(folder.resolve(), KIND)
 
 
 def shared_keys(model: Model, heads: Sequence[Head]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class Saved(Protocol):
 
 
 Part = TypeVar("Part", bound=Saved)
+Known = TypeVar("Known")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,19 @@ class Parts:
 def _digest(job: Mapping[str, Any]) -> str:
     """What tells one job from another."""
     return hashlib.sha256(json.dumps(json_value(job), sort_keys=True).encode()).hexdigest()
+
+
+def read_finished(
+    folder: Path, kind: str, read: Callable[[Mapping[str, Any]], Known]
+) -> tuple[Known, Mapping[str, Any]]:
+    """What a study of this kind is about, and its job."""
+    study = read_study(folder)
+    if study["study"] != kind:
+        raise QKPrismError(f"{folder} holds a study of another kind: {study['study']!r}.")
+    try:
+        return read(study["about"]), study["job"]
+    except (KeyError, TypeError, AttributeError):
+        raise QKPrismError(f"{folder} is of another version. Start the study again with --save {folder}.") from None
 
 
 def load_part(
