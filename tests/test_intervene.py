@@ -1,5 +1,7 @@
 """Interventions on tiny models: what is predicted from one pass is what the really edited model does."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,9 @@ from qkprism.capture import sites_of
 from qkprism.contrasts import Span, Text
 from qkprism.core.conditions import Condition
 from qkprism.core.edits import swap
-from qkprism.models.continuation import Continuation, cache_is_exact
+from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
 from qkprism.models.encoding import encode
+from qkprism.pipeline import outcomes
 from qkprism.pipeline.aims import all_aims, given_aims
 from qkprism.pipeline.intervening import conditions_of
 from test_pipeline import WORDS
@@ -452,3 +455,116 @@ def test_intervene__encoders_have_no_next_token():
 
 def test_heads_order__is_kept_by_layer(own):
     assert own.heads == tuple(map(Head.parse, HEADS))
+
+
+def counted(model):
+    """How often each block of a model has run, in a list that grows."""
+    ran = []
+    for number, block in enumerate(model.hf.model.layers):
+        block.self_attn.register_forward_hook(lambda *_, number=number: ran.append(number))
+    return ran
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt2", "gpt_oss"])
+def test_continuation__blocks_in_front_of_an_edit_are_not_needed_again(name):
+    model = load(name)
+    encoded = encode(model.tokenizer, examples(4, seed=2))
+    assert skips_are_exact(model, encoded, "post", [0, 1])
+    plain, skips = (Continuation.start(model, encoded, rope="post", cached=True, skips=own) for own in (False, True))
+    skips.logits()
+    found = [begun.logits(ablate_first_head, [1]) for begun in (plain, skips)]
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[1], skips.logits(), atol=1e-5)
+
+
+def ablate_first_head(call):
+    call.edit_head(0, query=torch.zeros_like(call.query[:, 0]))
+
+
+def test_continuation__skips_run_only_what_an_edit_changes_and_leave_no_trace():
+    model = load("llama", num_hidden_layers=4)
+    encoded = encode(model.tokenizer, examples(3, seed=2))
+    begun = Continuation.start(model, encoded, rope="post", cached=True, skips=True)
+    ran = counted(model)
+    begun.logits()
+    assert ran == [0, 1, 2, 3]
+    begun.logits(ablate_first_head, [2, 3])
+    assert ran == [0, 1, 2, 3, 2, 3]
+    assert not any("forward" in vars(block) for block in model.hf.model.layers)
+    with pytest.raises(ValueError, match="stop here"):
+        begun.logits(raise_there, [2])
+    assert not any("forward" in vars(block) for block in model.hf.model.layers)
+
+
+def raise_there(_):
+    raise ValueError("stop here")
+
+
+def test_continuation__other_threads_run_every_block():
+    model = load("llama")
+    encoded = encode(model.tokenizer, examples(3, seed=2))
+    begun = Continuation.start(model, encoded, rope="post", cached=True, skips=True)
+    text = torch.tensor([encoded[0].text.ids[:7]])
+    alone, seen = model.run(text, logits=True), []
+    begun.logits()
+
+    def run_elsewhere(_):
+        thread = threading.Thread(target=lambda: seen.append(model.run(text, logits=True)))
+        thread.start()
+        thread.join()
+
+    begun.logits(run_elsewhere, [1])
+    assert torch.equal(seen[0], alone)
+
+
+def test_continuation__skips_are_refused_where_blocks_hand_on_more_than_their_output():
+    model = load("llama")
+    encoded = encode(model.tokenizer, examples(3, seed=2))
+    first, second = model.hf.model.layers
+    state = {}
+    first.self_attn.register_forward_hook(lambda _, __, output: state.update(kept=output[0] * 2))
+    second.register_forward_hook(lambda _, __, output: output + state.pop("kept", 0))
+    assert cache_is_exact(model, encoded, "post")
+    assert not skips_are_exact(model, encoded, "post", [1])
+    shares_keys = load("gemma4", vocab_size_per_layer_input=len(byte_level()), sliding_window=200)
+    encoded = encode(shares_keys.tokenizer, examples(3, seed=2))
+    assert cache_is_exact(shares_keys, encoded, "post")
+    assert [skips_are_exact(shares_keys, encoded, "post", [layer]) for layer in range(4)] == [True] + [False] * 3
+
+
+def test_intervene_ways__gives_what_each_would_alone_from_one_pass(llama):
+    given = contrasts()
+    ways = {
+        "ours": qk.decompose(llama, given, heads=HEADS, rank=2, progress=False),
+        "raw": qk.decompose(llama, {"first": given["first"]}, heads=HEADS[:2], rank=1, metric="raw", progress=False),
+    }
+    test = Contrast("test", examples(6, seed=4))
+    options = {"draws": 2, "progress": False}
+    ran = []
+    hook = llama.hf.model.layers[0].register_forward_hook(lambda *_: ran.append(1))
+    found = qk.intervene_ways(llama, test, ways, batch_size=3, **options)
+    hook.remove()
+    assert len(ran) == 2
+    for way, features in ways.items():
+        alone = qk.intervene(llama, test, features, batch_size=3, **options)
+        assert found[way].heads == alone.heads
+        assert found[way].entries == alone.entries
+        assert torch.equal(found[way].values, alone.values)
+        assert found[way].provenance == alone.provenance
+    with pytest.raises(QKPrismError, match="at least one set"):
+        qk.intervene_ways(llama, test, {})
+    other = qk.decompose(llama, given, heads=HEADS, rope="relative", rank=1, progress=False)
+    with pytest.raises(QKPrismError, match="encoded differently"):
+        qk.intervene_ways(llama, test, {**ways, "other": other})
+
+
+def test_outcome__batches_are_even():
+    model = load("llama")
+    encoded = encode(model.tokenizer, examples(9, seed=3))
+    longest = max(example.length for example in encoded)
+    sizes = [len(batch) for batch in outcomes._batches(model, encoded, 4)]
+    assert sizes == [4, 4, 1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outcomes, "TOKEN_BUDGET", {"cpu": 4 * longest})
+        sizes = [len(batch) for batch in outcomes._batches(model, encoded, None)]
+    assert max(sizes) - min(sizes) <= 1

@@ -83,8 +83,8 @@ FLOORS = [
         "toy.studying",
         "toy",
     ],
-    ["models.calls", "models.tap", "models.probe", "models.model", "models.chat", "models.encoding"],
-    ["models.continuation"],
+    ["models.calls", "models.holding", "models.tap", "models.probe", "models.model", "models.chat", "models.encoding"],
+    ["models.blocks", "models.continuation"],
     ["models.digest", "models.loading"],
     ["passes", "capture", "checkpoint"],
     [

@@ -23,7 +23,17 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.loading import load
 from qkprism.models.model import Model
-from qkprism.pipeline import Way, attribute, decompose, decompose_ways, find_heads, intervene, project, validate
+from qkprism.pipeline import (
+    Way,
+    attribute,
+    decompose,
+    decompose_ways,
+    find_heads,
+    intervene,
+    intervene_ways,
+    project,
+    validate,
+)
 
 __all__ = [
     "Attribution",
@@ -50,6 +60,7 @@ __all__ = [
     "decompose_ways",
     "find_heads",
     "intervene",
+    "intervene_ways",
     "load",
     "project",
     "tasks",

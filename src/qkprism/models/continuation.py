@@ -1,22 +1,24 @@
 """Run texts once up to their queries, and what comes after again for each of many edits.
 
 An edit in the row of the query changes nothing before it, so keys and values of all earlier tokens are computed once
-and kept in the model's cache; each edit then costs the tokens from the query on instead of the whole text. Where the
-cache cannot be trusted to give the same logits (tried on the first texts), the whole text is run every time.
+and kept in the model's cache, and so is what the blocks in front of the first edited layer give; each edit then costs
+the tokens from the query on and the layers from the edit on, instead of the whole text. Where the cache cannot be
+trusted to give the same logits (tried on the first texts), the whole text is run every time.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from qkprism.models.blocks import blocks_before, noting, skipping
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedExample, collate, pad_id
 from qkprism.models.model import Frame, Model
@@ -26,7 +28,11 @@ from qkprism.models.tap import Visitor
 
 @dataclass(frozen=True)
 class Continuation:
-    """Texts whose queries are edited again and again; `cache` is None where they are run whole."""
+    """Texts whose queries are edited again and again.
+
+    `cache` is None where they are run whole. With `skips` the blocks in front of an edit are not run after they were
+    noted in `known`, in the first run without an edit.
+    """
 
     model: Model
     batch: Batch
@@ -34,10 +40,19 @@ class Continuation:
     chat: bool
     tail: int
     cache: Any = None
+    skips: bool = False
+    known: dict[nn.Module, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def start(
-        cls, model: Model, examples: Sequence[EncodedExample], *, rope: Frame, cached: bool, chat: bool = False
+        cls,
+        model: Model,
+        examples: Sequence[EncodedExample],
+        *,
+        rope: Frame,
+        cached: bool,
+        skips: bool = False,
+        chat: bool = False,
     ) -> Continuation:
         """Run the texts up to their queries if `cached`."""
         filler = 0 if model.tokenizer is None else pad_id(model.tokenizer)
@@ -47,7 +62,7 @@ class Continuation:
         if not cached or tail == width:
             return cls(model, batch, rope, chat, width)
         begun = cls(model, batch, rope, chat, tail)
-        return cls(model, batch, rope, chat, tail, begun._prefix(slice(0, width - tail)))
+        return cls(model, batch, rope, chat, tail, begun._prefix(slice(0, width - tail)), skips)
 
     @property
     def rows(self) -> Int[Tensor, " example"]:
@@ -80,11 +95,19 @@ class Continuation:
         part = slice(self.batch.input_ids.shape[1] - self.tail, None)
         inputs = self._inputs(part) | {"past_key_values": _forked(self.cache), "use_cache": True}
         tap = nullcontext() if visit is None else self.model.tap(visit, layers=layers)
-        with evaluating(self.model.hf), torch.no_grad(), tap:
+        with evaluating(self.model.hf), torch.no_grad(), tap, self._blocks(None if visit is None else layers):
             found = self.model.hf(**inputs).logits
         before = torch.tensor([len(e.text.ids) - found.shape[1] for e in self.batch.examples], device=found.device)
         row = torch.tensor(self.last, device=found.device) - before
         return found[torch.arange(len(row), device=found.device), row]
+
+    def _blocks(self, edited: Iterable[int] | None) -> AbstractContextManager[object]:
+        """Skip the blocks in front of the first edited layer, or note them all where nothing is edited."""
+        if not self.skips:
+            return nullcontext()
+        if edited is None:
+            return noting(_blocks_before(self.model, list(self.model.layers)[-1:]), self.known)
+        return skipping({b: self.known[b] for b in _blocks_before(self.model, edited) if b in self.known})
 
     def _prefix(self, part: slice) -> Any:
         with evaluating(self.model.hf), torch.no_grad():
@@ -96,6 +119,12 @@ class Continuation:
         if self.model.takes_positions:
             inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)[:, part]
         return {name: value.to(self.model.device) for name, value in inputs.items()}
+
+
+def _blocks_before(model: Model, layers: Iterable[int]) -> Sequence[nn.Module]:
+    """The blocks in front of the first of some layers."""
+    wanted = set(layers)
+    return blocks_before(model.hf, next(layer.name for number, layer in model.layers.items() if number in wanted))
 
 
 def _last_word(ids: Sequence[int], query: int, special: set[int]) -> int:
@@ -123,3 +152,14 @@ def cache_is_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         return False
     return all(distance(found, whole) <= tolerance(model.dtype) for found in twice)
+
+
+def skips_are_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame, layers: Iterable[int]) -> bool:
+    """Whether texts that run from the cache give the same logits when the blocks before each of these layers do not."""
+    begun = Continuation.start(model, examples, rope=rope, cached=True, skips=True)
+    whole = begun.logits()
+    try:
+        found = [begun.logits(lambda _: None, [layer]) for layer in layers]
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        return False
+    return all(distance(logits, whole) <= tolerance(model.dtype) for logits in found)

@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -32,6 +30,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall, CacheState
+from qkprism.models.holding import hold
 
 Visitor = Callable[[AttentionCall], None]
 OutputVisitor = Callable[[AttentionCall, Tensor], None]
@@ -155,11 +154,11 @@ class Tap:
         for config in _configs(self.hf):
             if config._attn_implementation is not None:
                 name = _register(str(config._attn_implementation))
-                self._undo.append(_hold(config, "_attn_implementation_internal", name))
+                self._undo.append(hold(config, "_attn_implementation_internal", name))
         generation = getattr(self.hf, "generation_config", None)
         if generation is not None:
             # A compiled decoding step would bake the tap, or its absence, into the graph.
-            self._undo.append(_hold(generation, "disable_compile", True))
+            self._undo.append(hold(generation, "disable_compile", True))
         for module in {self.hf, self.hf.base_model}:
             self._undo.append(module.register_forward_hook(self._note_completed).remove)
         for module in filter(_calls_interface, self._names):
@@ -243,31 +242,3 @@ def _configs(hf: PreTrainedModel) -> list[PreTrainedConfig]:
             found[id(config)] = config
             queue.extend(getattr(config, key, None) for key in config.sub_configs)
     return list(found.values())
-
-
-@dataclass
-class _Held:
-    original: object
-    holders: int = 0
-
-
-_held: dict[tuple[int, str], _Held] = {}
-_lock = threading.Lock()
-
-
-def _hold(owner: object, attribute: str, value: object) -> Callable[[], None]:
-    """Set an attribute until the last holder, in any thread, lets go; returns the function that lets go."""
-    place = (id(owner), attribute)
-    with _lock:
-        held = _held.setdefault(place, _Held(getattr(owner, attribute, None)))
-        held.holders += 1
-        setattr(owner, attribute, value)
-
-    def release() -> None:
-        with _lock:
-            held.holders -= 1
-            if held.holders == 0:
-                setattr(owner, attribute, held.original)
-                del _held[place]
-
-    return release

@@ -74,6 +74,15 @@ def heads_with_features(model: Model, features: Features, heads: Heads) -> tuple
     return chosen
 
 
+def check_encoded_alike(sets: Iterable[Features]) -> None:
+    """Sets of features that share runs must be of texts encoded in one way."""
+    options = [own.provenance.get("options") for own in sets]
+    if not options:
+        raise QKPrismError("Give at least one set of features.")
+    if any(own != options[0] for own in options):
+        raise QKPrismError("These sets of features were encoded differently: token, chat and rope must be equal.")
+
+
 def encode_like(
     model: Model, examples: Iterable[Example], features: Features, heads: Sequence[Head]
 ) -> list[EncodedExample]:

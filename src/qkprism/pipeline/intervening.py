@@ -1,7 +1,7 @@
 """`intervene`: edit keys in the subspaces of features and see where the attention goes (paper, sections 4 and 5).
 
-One forward pass serves all heads, features, combinations and controls: the attention row after an edit follows from
-the query, the edited keys and the row's other logits (`core/rows.py`).
+One forward pass serves all heads, features, combinations and controls, and several sets of features: the attention row
+after an edit follows from the query, the edited keys and the row's other logits (`core/rows.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from qkprism.core.rows import MEASURES, Places
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch
-from qkprism.models.model import Model
+from qkprism.models.encoding import Batch, EncodedExample
+from qkprism.models.model import Frame, Model
 from qkprism.pipeline.aims import Aims, all_aims
-from qkprism.pipeline.inputs import Heads, bar, encode_like, heads_with_features, versions
+from qkprism.pipeline.inputs import Heads, bar, check_encoded_alike, encode_like, heads_with_features, versions
 from qkprism.pipeline.outcomes import outcome_effects
 from qkprism.pipeline.reading import read_logits
 
@@ -63,41 +63,129 @@ def intervene(
     """
     if outcome not in ("attention", "logits"):
         raise QKPrismError(f"outcome={outcome!r} is not known. Use 'attention' or 'logits'.")
-    if draws < 1:
-        raise QKPrismError(f"draws={draws} leaves no random control. Give at least 1.")
-    edit = edit if isinstance(edit, Edit) else Edit(edit)
-    chosen = heads_with_features(model, features, heads)
-    _check_edit(edit, features, chosen)
+    asked = _Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
+    plan = _Plan.of(model, examples, features, asked, outcome=outcome, together=together, rows=rows)
+    if outcome == "attention":
+        return _measure(model, {"": plan}, batch_size, progress)[""]
+    return outcome_effects(
+        model, plan.encoded, plan.aims, plan.conditions, plan.edit,
+        together=together, rows=rows, features=features, batch_size=batch_size, provenance=plan.provenance,
+        progress=progress,
+    )  # fmt: skip
+
+
+def intervene_ways(
+    model: Model,
+    examples: Contrast | Iterable[Example] | Example,
+    ways: Mapping[str, Features],
+    *,
+    heads: Heads = None,
+    edit: Edit | Kind = "swap",
+    methods: Sequence[str] | None = None,
+    draws: int = DRAWS,
+    groups: Groups | None = None,
+    labels: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> dict[str, Effects]:
+    """What editing several sets of features does to the attention, each as `intervene` tells it, from one pass."""
+    check_encoded_alike(ways.values())
+    asked = _Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
     examples = [examples] if isinstance(examples, Example) else examples
-    encoded = encode_like(model, examples, features, chosen)
-    aims = all_aims(encoded, features, labels, seed)
-    sites = sites_of(model, chosen)
-    directed = edit.kind == "steer" and edit.vector is None  # the whole key has no direction of its own
-    chosen_methods = methods_of(features, methods)
-    conditions = conditions_of(features, sites, chosen_methods, draws, seed, whole=not directed, groups=groups)
-    options = {
-        "outcome": outcome,
-        "together": together,
-        "rows": rows,
-        "draws": draws,
-        "labels": labels,
-        "seed": seed,
-        "groups": groups,
-    }
-    provenance = _provenance(model, examples, features, edit, options | {"heads": list(map(str, chosen))})
-    if outcome == "logits":
-        return outcome_effects(
-            model, encoded, aims, conditions, edit,
-            together=together, rows=rows, features=features, batch_size=batch_size, provenance=provenance,
-            progress=progress,
-        )  # fmt: skip
-    probe = Probe(sites, conditions, edit, aims)
-    with bar(len(encoded), "examples", progress) as tick:
-        batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
-        for batch in batches.run(encoded, probe.visit):
-            probe.keep(batch)
+    examples = examples if isinstance(examples, Contrast) else list(examples)
+    return _measure(
+        model, {way: _Plan.of(model, examples, own, asked) for way, own in ways.items()}, batch_size, progress
+    )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is the same for all sets of features."""
+
+    heads: Heads
+    edit: Edit
+    methods: Sequence[str] | None
+    draws: int
+    groups: Groups | None
+    labels: Mapping[str, str] | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The edits of one set of features, and the texts they are made in."""
+
+    encoded: Sequence[EncodedExample]
+    aims: Mapping[str, Aims]
+    sites: Mapping[int, Site]
+    conditions: Mapping[Head, Conditions]
+    edit: Edit
+    rope: Frame
+    provenance: Mapping[str, object]
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        examples: Contrast | Iterable[Example] | Example,
+        features: Features,
+        asked: _Asked,
+        *,
+        outcome: str = "attention",
+        together: bool = True,
+        rows: str = "query",
+    ) -> _Plan:
+        if asked.draws < 1:
+            raise QKPrismError(f"draws={asked.draws} leaves no random control. Give at least 1.")
+        chosen, edit = heads_with_features(model, features, asked.heads), asked.edit
+        _check_edit(edit, features, chosen)
+        examples = [examples] if isinstance(examples, Example) else examples
+        encoded = encode_like(model, examples, features, chosen)
+        sites = sites_of(model, chosen)
+        directed = edit.kind == "steer" and edit.vector is None  # the whole key has no direction of its own
+        methods = methods_of(features, asked.methods)
+        conditions = conditions_of(
+            features, sites, methods, asked.draws, asked.seed, whole=not directed, groups=asked.groups
+        )
+        options = {
+            "outcome": outcome,
+            "together": together,
+            "rows": rows,
+            "draws": asked.draws,
+            "labels": asked.labels,
+            "seed": asked.seed,
+            "groups": asked.groups,
+            "heads": list(map(str, chosen)),
+        }
+        return cls(
+            encoded=encoded,
+            aims=all_aims(encoded, features, asked.labels, asked.seed),
+            sites=sites,
+            conditions=conditions,
+            edit=edit,
+            rope=features.provenance["options"]["rope"],
+            provenance=_provenance(model, examples, features, edit, options),
+        )
+
+
+def _measure(model: Model, plans: Mapping[str, _Plan], batch_size: int | None, progress: bool) -> dict[str, Effects]:
+    """One pass for all plans, which are of the same texts."""
+    first = next(iter(plans.values()))
+    probes = {way: Probe(plan.sites, plan.conditions, plan.edit, plan.aims) for way, plan in plans.items()}
+
+    def visit(call: AttentionCall, batch: Batch) -> None:
+        for probe in probes.values():
+            if call.layer in probe.sites:
+                probe.visit(call, batch)
+
+    layers = sorted({layer for plan in plans.values() for layer in plan.sites})
+    with bar(len(first.encoded), "examples", progress) as tick:
+        for batch in Batches(model, layers, first.rope, batch_size).run(first.encoded, visit):
+            for probe in probes.values():
+                probe.keep(batch)
             tick(len(batch.examples))
-    return probe.effects(provenance)
+    return {way: probe.effects(plans[way].provenance) for way, probe in probes.items()}
 
 
 def conditions_of(

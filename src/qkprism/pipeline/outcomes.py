@@ -6,6 +6,7 @@ changed, for every condition (paper, section 5, carried on to the prediction).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from qkprism.core.feature_set import Features
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
-from qkprism.models.continuation import Continuation, cache_is_exact
+from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
 from qkprism.models.encoding import EncodedExample, EncodedKey, bucket
 from qkprism.models.model import Model
 from qkprism.pipeline.aims import ANSWER, Aim, Aims
@@ -64,6 +65,8 @@ def outcome_effects(
     rope, chat = (features.provenance["options"][name] for name in ("rope", "chat"))
     runs = _batches(model, encoded, batch_size)
     cached = rows == "query" and cache_is_exact(model, runs[0][:8], rope)
+    first = {min(head.layer for head in own) for own in sets}
+    skips = cached and skips_are_exact(model, runs[0][:8], rope, first)
     names = next(iter(conditions.values())).names
     sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
     with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:
@@ -72,7 +75,7 @@ def outcome_effects(
                 chosen = [example for example in batch if example.index in own]
                 if not chosen:
                     continue
-                begun = Continuation.start(model, chosen, rope=rope, cached=cached, chat=bool(chat))
+                begun = Continuation.start(model, chosen, rope=rope, cached=cached, skips=skips, chat=bool(chat))
                 which = torch.tensor([answers[target, example.index] for example in chosen])
                 editor = _Editor(begun, [own[example.index] for example in chosen], conditions, edit, rows, which)
                 found = editor.measure(sets, tick)
@@ -91,7 +94,9 @@ def _name(heads: Sequence[Head]) -> str:
 def _batches(model: Model, encoded: Sequence[EncodedExample], batch_size: int | None) -> list[list[EncodedExample]]:
     if batch_size is not None:
         return bucket(encoded, batch_size=batch_size)
-    return bucket(encoded, token_budget=TOKEN_BUDGET.get(model.device.type, TOKEN_BUDGET["cpu"]))
+    budget = TOKEN_BUDGET.get(model.device.type, TOKEN_BUDGET["cpu"])
+    even = math.ceil(len(encoded) / len(bucket(encoded, token_budget=budget)))  # small batches cost as much as large
+    return bucket(encoded, batch_size=even, token_budget=budget)
 
 
 def _answers(model: Model, example: EncodedExample, aim: Aim) -> tuple[int, int]:

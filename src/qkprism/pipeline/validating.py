@@ -31,7 +31,7 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedKey
 from qkprism.models.model import Model
 from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
-from qkprism.pipeline.inputs import Heads, bar, heads_with_features, versions
+from qkprism.pipeline.inputs import Heads, bar, check_encoded_alike, heads_with_features, versions
 from qkprism.pipeline.reading import Reading, read_logits
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
@@ -88,14 +88,11 @@ def _checked(
     model: Model, pairs: Pairs | Sequence[Pair] | Contrast, sets: Mapping[str, Features], heads: Heads
 ) -> tuple[Pairs, tuple[Head, ...]]:
     """The pairs by factor and the heads, after it is clear that they fit the features."""
-    if not sets:
-        raise QKPrismError("Give at least one set of features to validate.")
+    check_encoded_alike(sets.values())
     first = next(iter(sets.values()))
     chosen = heads_with_features(model, first, heads)
     for own in [*sets.values()][1:]:
         heads_with_features(model, own, chosen)
-        if own.provenance["options"] != first.provenance["options"]:
-            raise QKPrismError("These sets of features were encoded differently: token, chat and rope must be equal.")
     if not isinstance(pairs, Mapping):
         if len(first.contrasts) > 1:
             raise QKPrismError(f"Say which factor was exchanged: {{{first.contrasts[0]!r}: pairs, ...}}.")

@@ -27,10 +27,20 @@ from qkprism.core.validation import Validation
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
-from qkprism.pipeline import attribute, decompose, decompose_ways, find_heads, intervene, project, validate
+from qkprism.pipeline import (
+    attribute,
+    decompose,
+    decompose_ways,
+    find_heads,
+    intervene,
+    intervene_ways,
+    project,
+    validate,
+)
 from qkprism.runs import json_value
 from qkprism.studies.binding_study import (
     CONTRASTS,
+    EFFECTS,
     EXAMPLES,
     KIND,
     OURS,
@@ -114,12 +124,13 @@ def study_binding(
     method, why = split_method(features)
     about = replace(about, notes=(*notes, *why, *few_twins(ways["three mechanisms"]), *dropped))
     Parts.open(folder, KIND, job, asdict(about))
+    effects = work.effects(ways)
     return BindingStudy(
         about=about,
         scores=scores,
         ways=ways,
-        effects=work.effects("effects", features),
-        effects_paper=work.effects("effects-paper", ways["paper"]),
+        effects=effects["ours"],
+        effects_paper=effects["paper"],
         outcome=work.outcome(features),
         validation=work.validation(ways),
         attributions=work.attributions(features, method),
@@ -188,23 +199,20 @@ class _Work:
         contrasts = dict(self.task.contrasts)
         contrasts[REFLEXIVE] = contrasts[REFLEXIVE][: self.numbers.reflexive]
         options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
-        made: dict[str, Features] = {}
 
-        def compute(way: str) -> Features:
-            if not made:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "Only .* effective examples")  # a note of the study says so
-                    made.update(decompose_ways(self.model, contrasts, WAYS, **options))
-            return made[way]
+        def compute() -> dict[str, Features]:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Only .* effective examples")  # a note of the study says so
+                return decompose_ways(self.model, contrasts, WAYS, **options)
 
-        return {
-            way: self.parts.get(folder_of(way), lambda way=way: compute(way), Features.load)  # type: ignore[misc]
-            for way in WAYS
-        }
+        return self.parts.get_all({way: folder_of(way) for way in WAYS}, compute, Features.load)
 
-    def effects(self, name: str, features: Features) -> Effects:
+    def effects(self, ways: Mapping[str, Features]) -> dict[str, Effects]:
+        """Of our features and of the paper's, from one pass if any is missing."""
+        edited = {way: ways[way] for way in EFFECTS}
         options: dict[str, Any] = {"labels": LABELS, "draws": self.numbers.draws, "seed": self.seed, **self.common}
-        return self.parts.get(name, lambda: intervene(self.model, self.task.test, features, **options), Effects.load)
+        compute = partial(intervene_ways, self.model, self.task.test, edited, **options)
+        return self.parts.get_all(EFFECTS, compute, Effects.load)
 
     def outcome(self, features: Features) -> Effects:
         """The output is followed for our edit alone: every condition is a run of the model."""

@@ -28,6 +28,7 @@ CONTRASTS = ("order", "lexical")
 REFLEXIVE = "reflexive"
 BOTH = "+".join(CONTRASTS)
 EXAMPLES = tuple(f"{name}, {whose}" for name in CONTRASTS for whose in ("ours", "paper"))
+EFFECTS = {"ours": "effects", "paper": "effects-paper"}  # whose features are edited, and the part that has it
 OURS = {"order": "order_free", "lexical": "lexical"}
 WAYS = {
     "ours": Way(rank="larger", contrasts=OURS),
@@ -163,8 +164,8 @@ def _with_error(name: str, found: tuple[float, float]) -> dict[str, float]:
 
 
 _PARTS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
-    "effects": ("effects", Effects.load),
-    "effects_paper": ("effects-paper", Effects.load),
+    "effects": (EFFECTS["ours"], Effects.load),
+    "effects_paper": (EFFECTS["paper"], Effects.load),
     "outcome": ("outcome", Effects.load),
     "validation": ("validation", Validation.load),
     "attributions": ("attributions", Attributions.load),

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -71,6 +72,13 @@ class Parts:
         part.save(place)
         write_text(stamp, digest + "\n")
         return part
+
+    def get_all(
+        self, names: Mapping[str, str], compute: Callable[[], Mapping[str, Part]], load: Callable[[Path], Part]
+    ) -> dict[str, Part]:
+        """Parts that one computation gives, each by its name and its folder's; it is done once if any is missing."""
+        made = cache(compute)
+        return {name: self.get(folder, lambda name=name: made()[name], load) for name, folder in names.items()}  # type: ignore[misc]
 
 
 def _digest(job: Mapping[str, Any]) -> str:

@@ -1,0 +1,44 @@
+"""An attribute of a model that is another for a while, also when several threads want that at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_ABSENT = object()
+
+
+@dataclass
+class _Held:
+    original: object
+    holders: int = 0
+
+
+_held: dict[tuple[int, str], _Held] = {}
+_lock = threading.Lock()
+
+
+def hold(owner: object, attribute: str, value: object) -> Callable[[], None]:
+    """Set an attribute until the last holder, in any thread, lets go; returns the function that lets go."""
+    place = (id(owner), attribute)
+    with _lock:
+        held = _held.setdefault(place, _Held(vars(owner).get(attribute, _ABSENT)))
+        held.holders += 1
+        setattr(owner, attribute, value)
+
+    def release() -> None:
+        with _lock:
+            held.holders -= 1
+            if held.holders == 0:
+                _restore(owner, attribute, held.original)
+                del _held[place]
+
+    return release
+
+
+def _restore(owner: object, attribute: str, original: object) -> None:
+    if original is _ABSENT:
+        delattr(owner, attribute)  # what its class has shows again
+    else:
+        setattr(owner, attribute, original)
