@@ -1,9 +1,14 @@
 """Imports point down only: the order of the floors, and who may know torch, transformers and plotly."""
 
 import ast
+import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import qkprism
 
 SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
@@ -126,7 +131,7 @@ FLOORS = [
         "page.toy_claims",
         "page.toy",
     ],
-    ["cli"],
+    ["cli.app", "cli.printing", "cli.features", "cli.studies", "cli.toy", "cli", "__main__"],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}
 FORBIDDEN = {
@@ -194,7 +199,19 @@ def test_imports__point_down(name, path):
 
 
 def test_command_line__imports_nothing_heavy_before_it_needs_it():
-    heavy = {"torch", "transformers", "pandas", "plotly"}
-    tree = ast.parse((SOURCE / "cli.py").read_text())
-    top = {name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for name in [ast.unparse(node)]}
-    assert not any(package in line for package in heavy for line in top)
+    heavy = {"torch", "transformers", "pandas", "plotly", "numpy"}
+    script = f"import sys, qkprism.cli; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_package__finds_the_names_that_it_tells_type_checkers_of():
+    body = ast.parse((SOURCE / "__init__.py").read_text()).body
+    told = next(node for node in body if isinstance(node, ast.If))
+    names = {alias.name: node.module for node in told.body for alias in node.names}
+    assert sorted(names) == sorted(qkprism.__all__)
+    for name, module in names.items():
+        home = importlib.import_module(f"qkprism.{name}" if module == "qkprism" else module)
+        assert getattr(qkprism, name) is (home if module == "qkprism" else getattr(home, name))
+    assert set(qkprism.__all__) <= set(dir(qkprism))
+    with pytest.raises(AttributeError, match="no attribute 'decompoze'"):
+        qkprism.decompoze  # noqa: B018

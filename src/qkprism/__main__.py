@@ -1,0 +1,5 @@
+"""`python -m qkprism` is the command `qkprism`."""
+
+from qkprism.cli import main
+
+main()

@@ -1,0 +1,28 @@
+"""The app that commands are added to, and the options that several of them have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="qkprism",
+    help="Why did this attention head attend to that token?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")]
+DtypeOption = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+LimitOption = Annotated[int | None, typer.Option(help="Use the first N examples only.", min=1)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+FileArgument = Annotated[Path, typer.Argument(help="A contrast: JSON lines with marked texts.", show_default=False)]
+FilesArgument = Annotated[list[Path], typer.Argument(help="One or more contrasts.", show_default=False)]
+RunArgument = Annotated[Path, typer.Argument(help="A run folder of features.", show_default=False)]
+HeadsOption = Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")]
+BatchOption = Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)]

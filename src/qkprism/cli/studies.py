@@ -1,0 +1,176 @@
+"""The studies of language models: binding, compare, filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qkprism.cli.app import BatchOption, DeviceOption, DtypeOption, JsonOption, app
+from qkprism.cli.printing import print_json, print_table
+from qkprism.errors import QKPrismError
+
+PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
+StudyModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")
+]
+PhrasingOption = Annotated[str | None, typer.Option(help="How the prompts ask; the preset's if not given.")]
+SizeOption = Annotated[str | None, typer.Option(help="quick or paper; the preset's if not given.")]
+SeedOption = Annotated[int, typer.Option(help="Of prompts, held-out words and controls.")]
+StudyFolderOption = Annotated[Path, typer.Option(help="The study's folder; what is in it is not computed again.")]
+
+
+@app.command(
+    epilog="Examples:  qkprism binding --pairs 5 --schema drinks --save runs/drinks   "
+    "qkprism binding --preset qwen3-4b --device cuda"
+)
+def binding(
+    preset: PresetOption = "smollm2",
+    model: StudyModelOption = None,
+    pairs: Annotated[int, typer.Option(help="Entities, each with its label, in a prompt.", min=2)] = 9,
+    schema: Annotated[str, typer.Option(help="boxes, cities or drinks.")] = "boxes",
+    phrasing: PhrasingOption = None,
+    size: SizeOption = None,
+    seed: SeedOption = 0,
+    entities: Annotated[
+        str | None, typer.Option(help="Numbers of entities to find ranks with, such as 10,18,34; size paper has some.")
+    ] = None,
+    umap: Annotated[bool, typer.Option("--umap", help="UMAP beside principal components (needs umap-learn).")] = False,
+    save: StudyFolderOption = Path("runs/binding"),
+    batch_size: BatchOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
+    from qkprism.core.projection import require_umap
+    from qkprism.page.binding import binding_figures, binding_report
+    from qkprism.page.binding_claims import comparison
+    from qkprism.studies import study_binding
+    from qkprism.studies.binding import check_options
+
+    if umap:
+        require_umap()
+    numbers, chosen = _numbers(entities), _Chosen.of(preset, phrasing, size)
+    check_options(save, schema, chosen.phrasing, chosen.size)
+    options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
+    loaded = chosen.load(model, dtype, device)
+    study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
+    figures = binding_figures(study, umap=umap)
+    frame = study.summary()
+    found = {
+        "heads": frame.to_dict("records"),
+        "comparison": comparison(study),
+        "validation": study.validation.summary().to_dict("records"),
+    }
+    title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
+    lines = [*study.notes, *study.outcome.verdict()]
+    features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
+    shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
+    _show_study(_Shown(shown, title, lines, found), save, figures, binding_report(study, figures), as_json)
+
+
+@app.command(epilog="Example:  qkprism compare runs/boxes-0 runs/boxes-1 runs/boxes-2 runs/cities-0")
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of finished binding studies.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Put binding studies side by side: means and spread over seeds, a column for each schema."""
+    from qkprism.studies import BindingStudy
+    from qkprism.studies import compare as side_by_side
+
+    found = side_by_side([BindingStudy.load(folder) for folder in folders])
+    if as_json:
+        print_json({"heads": found.heads, "values": found.values})
+        return
+    frame = found.to_frame()
+    print_table(frame, list(frame.columns), f"{len(folders)} studies: mean ± standard deviation over seeds")
+
+
+@app.command("filter", epilog="Examples:  qkprism filter   qkprism filter --preset llama3.1-8b --device cuda")
+def filter_heads(
+    preset: PresetOption = "smollm2",
+    model: StudyModelOption = None,
+    phrasing: PhrasingOption = None,
+    size: SizeOption = None,
+    seed: SeedOption = 0,
+    save: StudyFolderOption = Path("runs/filter"),
+    batch_size: BatchOption = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
+    from qkprism.figures.filter import filter_figures
+    from qkprism.page.filter import comparison, filter_report
+    from qkprism.studies import study_filter
+    from qkprism.studies.filter import check_options
+
+    chosen = _Chosen.of(preset, phrasing, size)
+    check_options(save, chosen.phrasing, chosen.size)
+    options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
+    study = study_filter(chosen.load(model, dtype, device), save, **options)
+    figures = filter_figures(study)
+    frame = study.summary()
+    found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
+    shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
+    title = f"Categories in {study.model}: {chosen.phrasing}, {chosen.size}"
+    _show_study(_Shown(shown, title, list(study.notes), found), save, figures, filter_report(study, figures), as_json)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A preset, and what was asked for instead."""
+
+    preset: Any
+    phrasing: str
+    size: str
+
+    @classmethod
+    def of(cls, name: str, phrasing: str | None, size: str | None) -> _Chosen:
+        from qkprism.studies.presets import preset_named
+
+        preset = preset_named(name)
+        return cls(preset, phrasing or preset.phrasing, size or preset.size)
+
+    def load(self, model: str | None, dtype: str | None, device: str | None) -> Any:
+        """The model; for one that was named the preset says nothing but how to ask it."""
+        import qkprism as qk
+
+        chosen = dtype or (self.preset.dtype if model is None else None)
+        return qk.load(model or self.preset.model, dtype=chosen, device=device)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a study says in the terminal: a table with its title, some lines, and all of it as JSON."""
+
+    frame: Any
+    title: str
+    lines: list[str]
+    found: dict[str, Any]
+
+
+def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: bool) -> None:
+    from qkprism.figures.saving import save_figures
+    from qkprism.runs import write_text
+
+    written = save_figures(figures, save / "figures")
+    page = write_text(save / "report.html", report).resolve()
+    if as_json:
+        print_json({**shown.found, "folder": str(save.resolve()), "report": str(page)})
+        return
+    print_table(shown.frame, list(shown.frame.columns), shown.title)
+    for line in (*shown.lines, written):
+        typer.echo(line)
+    typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """Numbers between commas."""
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise QKPrismError(f"{text!r} is not a list of numbers such as 10,18,34.") from None
