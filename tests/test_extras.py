@@ -82,3 +82,15 @@ def test_save_figures__says_why_there_are_no_images(tmp_path, monkeypatch):
     assert "1 figures as .html" in said
     assert "kaleido" in said
     assert not list(tmp_path.glob("*.png"))
+
+
+def test_save_figures__removes_what_an_earlier_call_wrote_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)
+    save_figures({"one": go.Figure(), "two": go.Figure()}, tmp_path)
+    (tmp_path / "two.png").write_bytes(b"of a time with a browser")
+    (tmp_path / "notes.html").write_text("mine")
+    save_figures({"one": go.Figure()}, tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["figures.json", "notes.html", "one.html", "plotly.min.js"]
+    (tmp_path / "figures.json").write_text('["../x", {')
+    save_figures({"three": go.Figure()}, tmp_path)
+    assert (tmp_path / "one.html").exists()

@@ -20,6 +20,7 @@ FLOORS = [
     ["markup", "contrasts"],
     [
         "tasks.words",
+        "tasks.naming",
         "tasks.fitting",
         "tasks.balance",
         "tasks.schemas",

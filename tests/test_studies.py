@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import qkprism as qk
+import studied
 from qkprism import QKPrismError, cli
 from qkprism.core.scores import MEASURES, HeadScores
 from qkprism.page.binding import binding_report
@@ -18,22 +19,19 @@ from qkprism.studies import BindingStudy, compare, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.jobs import template_of
 from qkprism.tasks.schemas import SCHEMAS
-from tiny import one_thread, tiny  # noqa: F401
-from tokenizers_for_tests import byte_level
+from tiny import one_thread  # noqa: F401
 
 KNOWN = SCHEMAS["boxes"].entities + SCHEMAS["boxes"].labels
 TINY = studies.Size(search=12, train=60, reflexive=40, test=6, shown=4, draws=2, outcome_draws=1)
 
 
 def load(name, **settings):
-    tokenizer = byte_level(words=KNOWN)
-    return qk.load((tiny(name, vocab_size=len(tokenizer), max_position_embeddings=512, **settings), tokenizer))
+    return studied.load(name, KNOWN, **settings)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(studies.SIZES, "quick", TINY)
+    with studied.sized(studies, TINY):
         yield
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import qkprism as qk
+import studied
 from qkprism import QKPrismError, cli
 from qkprism.core.crossing import crossing
 from qkprism.core.projectors import span_projector
@@ -28,22 +29,19 @@ from qkprism.page.filter import (
 from qkprism.studies import FilterStudy, study_filter
 from qkprism.studies import filter as studies
 from qkprism.tasks.categories import CATEGORIES
-from tiny import one_thread, tiny  # noqa: F401
-from tokenizers_for_tests import byte_level
+from tiny import one_thread  # noqa: F401
 
 KNOWN = tuple(dict.fromkeys(item for category in CATEGORIES.values() for item in category.items))
 TINY = studies.Size(search=26, train={"five": 8, "all": 8}, test=13, pictured=13, draws=2)
 
 
 def load(name, *, known=KNOWN, **settings):
-    tokenizer = byte_level(words=known)
-    return qk.load((tiny(name, vocab_size=len(tokenizer), max_position_embeddings=512, **settings), tokenizer))
+    return studied.load(name, known, **settings)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(studies.SIZES, "quick", TINY)
+    with studied.sized(studies, TINY):
         yield
 
 

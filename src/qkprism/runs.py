@@ -125,11 +125,16 @@ def check_place(folder: str | os.PathLike[str], kind: str) -> Path:
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file so that it is there whole or not at all."""
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], body: bytes) -> Path:
+    """Write a file so that it is there whole or not at all."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=".", delete=False, encoding="utf-8") as file:
-            file.write(text)
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".", delete=False) as file:
+            file.write(body)
             file.flush()
             os.fsync(file.fileno())
         os.replace(file.name, target)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +14,13 @@ from typing import Literal, get_args
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
+from tqdm.auto import tqdm
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import CONFIG
+from qkprism.runs import write_bytes, write_text
 
+LIST = "figures.json"  # the names of the figures in a folder
 Script = Literal["inline", "cdn", "directory"]
 
 
@@ -34,12 +39,10 @@ def save_figure(fig: go.Figure, path: str | os.PathLike[str], *, plotlyjs: Scrip
             f"plotlyjs={plotlyjs!r} is not possible. Use 'inline' (works offline), 'cdn' (a small file) or 'directory'."
         )
     body = _page(fig, plotlyjs).encode() if kind == "html" else _image(fig, kind)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(body)
     script = target.parent / "plotly.min.js"
     if kind == "html" and plotlyjs == "directory" and not script.exists():
-        script.write_text(get_plotlyjs(), encoding="utf-8")
-    return target
+        write_text(script, get_plotlyjs())
+    return write_bytes(target, body)
 
 
 def _page(fig: go.Figure, plotlyjs: str) -> str:
@@ -74,17 +77,33 @@ def _no_browser(kind: str, error: Exception) -> QKPrismError:
 
 
 def save_figures(figures: Mapping[str, go.Figure], folder: str | os.PathLike[str]) -> str:
-    """Write every figure as .html and, where a browser is found, as .png; returns a line that says what was written."""
+    """Write every figure as .html and, where a browser is found, as .png; returns a line that says what was written.
+
+    Figures that an earlier call wrote into the folder and this one does not are removed.
+    """
     place = Path(folder)
+    _remove_earlier(place)
     for name, figure in figures.items():
         save_figure(figure, place / f"{name}.html", plotlyjs="directory")
+    write_text(place / LIST, json.dumps(list(figures), indent=1) + "\n")
     try:
-        with _one_browser():
-            for name, figure in figures.items():
+        with _one_browser(), tqdm(figures.items(), unit=" images", delay=2.0, file=sys.stderr, leave=False) as shown:
+            for name, figure in shown:
                 save_figure(figure, place / f"{name}.png")
     except QKPrismError as error:
         return f"{len(figures)} figures as .html in {place}; no .png: {error}"
     return f"{len(figures)} figures as .html and .png in {place}"
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Files of the figures in the folder's list; other files in it are not ours."""
+    try:
+        names = json.loads((folder / LIST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    for name in names if isinstance(names, list) else []:
+        for kind in ("html", "png"):
+            (folder / f"{Path(str(name)).name}.{kind}").unlink(missing_ok=True)
 
 
 @contextmanager
@@ -93,7 +112,7 @@ def _one_browser() -> Iterator[None]:
     if find_spec("kaleido") is None:
         yield  # the first image says so
         return
-    import kaleido  # type: ignore[import-not-found, unused-ignore]
+    import kaleido  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     try:
         kaleido.start_sync_server(silence_warnings=True)

@@ -25,6 +25,7 @@ from qkprism.contrasts import Contrast, Example
 from qkprism.errors import QKPrismError
 from qkprism.tasks.draws import CONTRASTS, Twins, World, any_entity, with_target
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
+from qkprism.tasks.naming import named
 from qkprism.tasks.scenes import FACTORS, Factor, Scene, exchange, text_of
 from qkprism.tasks.schemas import PHRASINGS, SCHEMAS, Phrasing, Schema
 
@@ -93,7 +94,8 @@ def binding(
     says how many entities the contrasts draw from; with `n_pairs + 1`, the fewest, prompts differ in one at most.
     """
     check_sizes(n_train=n_train, n_search=n_search, n_test=n_test)
-    world, ways = _schema(schema), _phrasing(phrasing)
+    world = named(schema, SCHEMAS, "schema", own="a Schema of your own")
+    ways = named(phrasing, PHRASINGS, "phrasing")
     labels = _labels(world, ways, n_pairs, tokenizer)
     entities, held_out = _entities(world, n_pairs, n_entities, tokenizer, seed)
     train, held = World(n_pairs, entities, labels), World(n_pairs, held_out, labels)
@@ -125,20 +127,6 @@ def _contrast(name: str, drawn: Iterable[Twins], schema: Schema, phrasing: Phras
         for number, (scene, twin) in enumerate(drawn, start=1)
     ]
     return Contrast(name, tuple(examples), f"binding, {schema.name}, {phrasing.name}")
-
-
-def _schema(schema: str | Schema) -> Schema:
-    if isinstance(schema, Schema):
-        return schema
-    if schema not in SCHEMAS:
-        raise QKPrismError(f"unknown schema {schema!r}; use {', '.join(SCHEMAS)}, or a Schema of your own.")
-    return SCHEMAS[schema]
-
-
-def _phrasing(phrasing: str) -> Phrasing:
-    if phrasing not in PHRASINGS:
-        raise QKPrismError(f"unknown phrasing {phrasing!r}; use {', '.join(PHRASINGS)}.")
-    return PHRASINGS[phrasing]
 
 
 def _labels(schema: Schema, phrasing: Phrasing, n_pairs: int, tokenizer: Tokenizer | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from qkprism.errors import QKPrismError
 from qkprism.tasks.balance import balanced
 from qkprism.tasks.categories import CATEGORIES, Category
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
+from qkprism.tasks.naming import named
 
 if TYPE_CHECKING:
     from qkprism.models.chat import Chat
@@ -92,7 +93,8 @@ def filtering(
     not in its list. With a tokenizer, words that are not one token are left out.
     """
     check_sizes(n_items=n_items, n_train=n_train, n_search=n_search, n_test=n_test)
-    chosen, listing = tuple(_category(given) for given in categories), _listing(phrasing)
+    chosen = tuple(named(given, CATEGORIES, "category", own="a Category of your own") for given in categories)
+    listing = named(phrasing, LISTINGS, "phrasing")
     _check_company(chosen, n_categories)
     halves = {c.name: _halves(c, n_items, listing, tokenizer, seed) for c in chosen}
     train = _Lists(chosen, {name: first for name, (first, _) in halves.items()}, listing, n_categories, n_items)
@@ -158,20 +160,6 @@ class _Lists:
 def _company(asked: Category, categories: Sequence[Category]) -> list[Category]:
     """The categories that share no member with this one."""
     return [c for c in categories if c.name != asked.name and c.name not in asked.near and asked.name not in c.near]
-
-
-def _category(given: str | Category) -> Category:
-    if isinstance(given, Category):
-        return given
-    if given not in CATEGORIES:
-        raise QKPrismError(f"unknown category {given!r}; use {', '.join(CATEGORIES)}, or a Category of your own.")
-    return CATEGORIES[given]
-
-
-def _listing(phrasing: str) -> Listing:
-    if phrasing not in LISTINGS:
-        raise QKPrismError(f"unknown phrasing {phrasing!r}; use {', '.join(LISTINGS)}.")
-    return LISTINGS[phrasing]
 
 
 def _check_company(categories: Sequence[Category], n_categories: int) -> None:
