@@ -238,7 +238,7 @@ class Effects:
         share = self._share(gain, j, Entry(entry.target, "", "", "full"))
         towards = "" if entry.target == GIVEN else f" towards a target that differs in {entry.target}"
         what = f"{self.heads[j]} {entry.feature} (rank {int(self.ranks[i, j])}, {entry.method}){towards}: "
-        moved = f"{self.compared} {gain:+.3f} ± {error:.3f}{share}"
+        moved = f"{self.compared.replace('_', ' ')} {gain:+.3f} ± {error:.3f}{share}"
         told = {
             verb: ", ".join(
                 f"{TITLES[c['control']]} (by {c['advantage']:+.3f} ± {c['error']:.3f})"

@@ -21,7 +21,9 @@ th { border-bottom: 2px solid #222; } td { border-bottom: 1px solid #ddd; }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } .scroll { overflow-x: auto; } .note { color: #555; }
 td { white-space: nowrap; } table.words td { white-space: normal; }
 table.words td, table.words th { text-align: left; vertical-align: top; }
+table.wide { font-size: 13px; } table.wide th, table.wide td { padding: .25rem .35rem; }
 """
+MANY = 12  # columns
 
 
 def page(title: str, parts: Iterable[str], style: str = "") -> str:
@@ -42,7 +44,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, word
     """Rows of values under titles; `words` sets texts flush left."""
     head = "".join(f"<th>{escape(title)}</th>" for title in columns.values())
     body = "".join("<tr>" + "".join(f"<td>{cell(row[name])}</td>" for name in columns) + "</tr>" for row in rows)
-    kind = " class=words" if words else ""
+    kind = " class=words" if words else " class=wide" if len(columns) > MANY else ""
     return f"<div class=scroll><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
