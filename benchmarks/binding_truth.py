@@ -14,9 +14,9 @@ FREE, FIXED = {"order": "order_free", "lexical": "lexical"}, {"order": "order", 
 WAYS = {
     "paper": qk.Way(preset="paper", contrasts=FIXED),
     "fixed entity, balanced rank": qk.Way(contrasts=FIXED),
-    "fixed entity, larger rank": qk.Way(contrasts=FIXED, rank="larger"),
+    "fixed entity, own rank": qk.Way(contrasts=FIXED, rank="own"),
     "no fixed entity, balanced rank": qk.Way(contrasts=FREE),
-    "no fixed entity, larger rank": qk.Way(contrasts=FREE, rank="larger"),
+    "no fixed entity, own rank": qk.Way(contrasts=FREE, rank="own"),
 }
 COLUMNS = ["features", "factor", "method", "tv", "absolute_part_error", "error_by_chance", "part_rms", "slope_own"]
 

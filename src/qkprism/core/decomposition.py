@@ -31,6 +31,7 @@ from qkprism.core.metrics import (
     balanced_factor,
     cell_covariance,
     contrast_metric,
+    contrast_shares,
     difference_square,
     factor,
     identity_like,
@@ -55,6 +56,7 @@ class Space:
     metrics: tuple[Float64[Tensor, "d_head d_head"], ...]  # a head's is that of its key head, not a copy
     factor: Factor
     within: Float64[Tensor, "head d_head d_head"]
+    shares: Mapping[str, Float64[Tensor, "head d_head d_head"]]  # of the contrasts in the metric; none if it is raw
     notes: tuple[str, ...]
 
 
@@ -83,7 +85,7 @@ def decompose_layer(
     for name, own in moments.items():
         _check_finite(name, own, heads)
     try:
-        space = shared_space(list(moments.values()), choices)
+        space = shared_space(moments, choices)
     except QKPrismError as error:
         raise QKPrismError(f"{heads[0]} to {heads[-1]}: {error}") from error
     found = []
@@ -103,23 +105,25 @@ def _check_finite(name: str, moments: Moments, heads: Sequence[Head]) -> None:
         )
 
 
-def shared_space(moments: Sequence[Moments], choices: Choices) -> Space:
+def shared_space(moments: Mapping[str, Moments], choices: Choices) -> Space:
     """The metric of one layer, from all contrasts that are decomposed together."""
-    kv = list(moments[0].kv_index)
-    within = key_covariance(moments)
+    every = list(moments.values())
+    kv, within = list(every[0].kv_index), key_covariance(every)
+    shares: dict[str, Tensor] = {}
     notes: list[str] = []
     if choices.metric == "raw":
         metric = identity_like(within)
-        if len(moments) == 1:
+        if len(every) == 1:
             notes.append("One contrast: raw metric, in which directions depend on the head's coordinates.")
     else:
-        cells = cell_covariance(moments)
-        metric = contrast_metric([difference_square(m) for m in moments], within, cells)
+        cells, differences = cell_covariance(every), [difference_square(m) for m in every]
+        metric = contrast_metric(differences, within, cells)
+        shares = {name: own[kv] for name, own in zip(moments, contrast_shares(differences, within), strict=True)}
         if cells is None:
             notes.append("No label cell holds two keys: the contrast metric has no term for noise within cells.")
-        if (few := few_examples(moments)) is not None:
+        if (few := few_examples(every)) is not None:
             notes.append(few)
-    return Space(tuple(metric[k] for k in kv), factor(metric).pick(kv), within[kv], tuple(notes))
+    return Space(tuple(metric[k] for k in kv), factor(metric).pick(kv), within[kv], shares, tuple(notes))
 
 
 def few_examples(moments: Sequence[Moments]) -> str | None:
@@ -149,6 +153,7 @@ def _decompose_contrast(
     sign = _signs(key_basis)
     heldout = heldout_test(moments, space.factor)
     spectra = _spectra(moments, space, covariance, strengths, right, heldout, centred=centred)
+    spectra["own"] = _own(space, name, right)
     raw, balanced = (energy_rank(spectra[name], choices.energy) for name in ("raw", "balanced"))
     unbalanced = spectra["balanced"].isnan().any(1)
     run = None if heldout is None else leading_run(heldout.t, choices.threshold).masked_fill(empty, 0)
@@ -228,6 +233,14 @@ def _spectra(
         "explained": _explained(queries, space, right),
         "ceiling": _ceiling(queries, space.within),
     }
+
+
+def _own(space: Space, contrast: str, right: Tensor) -> Float64[Tensor, "head d_head"]:
+    """How much of the metric along each direction is what the contrast's own differences add to it."""
+    if contrast not in space.shares:
+        return torch.full(right.shape[:-1], torch.nan, dtype=right.dtype, device=right.device)
+    whitened = space.factor.inverse @ space.shares[contrast] @ space.factor.inverse.mT
+    return torch.einsum("hia,hab,hib->hi", right, whitened, right)
 
 
 def _explained(queries: Tensor, space: Space, right: Tensor) -> Float64[Tensor, "head d_head"]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 Center = Literal["query", "none"]
 Metric = Literal["raw", "contrast"]
-RULES = ("balanced", "energy", "heldout", "larger")
-Rank = int | str  # a number, or a rule: balanced, energy, heldout, or the larger of balanced and heldout
+RULES = ("balanced", "energy", "heldout", "own")
+Rank = int | str  # a number or a rule
+MOSTLY = 0.5  # a direction is a contrast's own if more of the metric along it is the contrast's than all else
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class Spectrum:
     `shuffled_*` from sides dealt anew among the marked keys. `*_agreement[r]` is the mean squared cosine between the
     spans of the first r + 1 directions of two halves of the examples (chance: (r + 1) / d_head). `explained[r]` is the
     share of the variance of logits (queries and keys drawn independently) that the first r + 1 directions explain,
-    `ceiling[r]` the most that any r + 1 directions can.
+    `ceiling[r]` the most that any r + 1 directions can. `own` is how much of the contrast metric along a direction
+    the contrast's own differences make, beside those of the others and noise (NaN in the raw metric).
     """
 
     strength: Float64[Tensor, " d_head"]
@@ -73,6 +75,7 @@ class Spectrum:
     key_agreement: Float64[Tensor, " d_head"]
     explained: Float64[Tensor, " d_head"]
     ceiling: Float64[Tensor, " d_head"]
+    own: Float64[Tensor, " d_head"]
 
     def to_frame(self) -> pd.DataFrame:
         """A row a direction."""
@@ -136,6 +139,18 @@ class Feature:
         return f"{self.rank_heldout} of {self.d_head} directions hold on held-out examples"
 
     @property
+    def rank_own(self) -> int | None:
+        """The leading directions that hold on held-out examples and are mostly this contrast's own.
+
+        More examples let weaker directions hold, until nearly all do. Those in which keys differ more by the other
+        contrasts than by this one do not count here, so this number settles. None if either is not known.
+        """
+        if self.rank_heldout is None or bool(self.spectrum.own.isnan().any()):
+            return None
+        mostly = int((self.spectrum.own > MOSTLY).long().cumprod(0).sum())
+        return min(self.rank_heldout, mostly)
+
+    @property
     def agreement(self) -> tuple[float, float]:
         """Split-half agreement of the query and the key subspace at the feature's rank; chance is rank / d_head."""
         if self.rank == 0:
@@ -153,8 +168,8 @@ class Feature:
             if not 0 <= rank <= self.d_head:
                 raise QKPrismError(f"A rank of {rank} is not possible: {self.head} has d_head {self.d_head}.")
             return rank
-        if rank == "larger":
-            return max(self._rank_of("balanced"), self.rank_heldout or 0)
+        if rank == "own":
+            return max(self._rank_of("balanced"), self.rank_own or 0)
         found = {"balanced": self.rank_balanced, "energy": self.rank_energy, "heldout": self.rank_heldout}[rank]
         if found is None and rank == "heldout":
             raise QKPrismError(f"{self.contrast!r} was not tested on held-out examples ({self.evidence}).")
@@ -183,6 +198,7 @@ class Feature:
             "rank_heldout": self.rank_heldout,
             "rank_balanced": self.rank_balanced,
             "rank_energy": self.rank_energy,
+            "rank_own": self.rank_own,
             "t": float(self.spectrum.t[0]),
             "strength_over_null": float(self.strengths[0] / null) if null > 0 else float("nan"),
             "logit_gap": gap["total"],

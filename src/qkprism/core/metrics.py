@@ -108,24 +108,24 @@ def contrast_metric(
             "The marked keys do not span the head's key space (too few examples), so the contrast metric is not "
             "defined. Give more examples, or use metric='raw'."
         )
-    pooled = _pooled(differences, within)
+    shares = contrast_shares(differences, within)
+    pooled = torch.stack(shares).sum(0)
+    pooled = torch.where((pooled == 0).all(-1, keepdim=True).all(-2, keepdim=True), within, pooled)
     metric = pooled + CONDITIONING * _size(within, pooled) * within
     if cells is not None and bool((cells.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
         metric = metric + CELL_LOADING * cells / _size(metric, cells)
     return (metric + metric.mT) / 2
 
 
-def _pooled(differences: Sequence[Matrix], within: Matrix) -> Float64[Tensor, "*batch d_head d_head"]:
-    """The mean of S_f / size(S_f) over the contrasts whose keys differ at all.
+def contrast_shares(differences: Sequence[Matrix], within: Matrix) -> list[Float64[Tensor, "*batch d_head d_head"]]:
+    """What each contrast adds to the metric: S_f / size(S_f) over the number of contrasts whose keys differ at all.
 
     In the first layer keys know nothing of other tokens, so a contrast can leave them as they are.
     """
     squares = torch.stack(list(differences))
     sizes = torch.stack([_size(within, square) for square in differences])
     differ = sizes > NOTHING
-    total = torch.where(differ, squares / sizes.clamp(min=NOTHING), 0.0).sum(0)
-    number = differ.sum(0)
-    return torch.where(number > 0, total / number.clamp(min=1), within)
+    return list(torch.where(differ, squares / sizes.clamp(min=NOTHING), 0.0) / differ.sum(0).clamp(min=1))
 
 
 def _size(metric: Matrix, matrix: Matrix) -> Float64[Tensor, "*batch 1 1"]:

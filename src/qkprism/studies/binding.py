@@ -109,7 +109,8 @@ def study_binding(
     example = task.test[0].text
     answer = example.text[example.positive[0].start : example.positive[0].end]
     about = About(model.name, n_pairs, task.schema.name, task.phrasing.name, size, seed, example.text, answer)
-    names = {"schema": task.schema.name, "phrasing": task.phrasing.name}
+    ways = {way: asdict(choices) for way, choices in WAYS.items()}
+    names: dict[str, Any] = {"schema": task.schema.name, "phrasing": task.phrasing.name, "ways": ways}
     names |= template_of(model, task.chat)
     prompts = replace(numbers, entities=())  # which only one part depends on
     job = job_of(model, prompts, task.contrasts, n_pairs=n_pairs, seed=seed, test=task.test.digest, **names)
@@ -119,22 +120,22 @@ def study_binding(
     work = _Work(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
     scores = work.scores()
     heads, notes = choose_heads(scores)
-    ways = work.features(heads)
-    features = ways["ours"]
+    found = work.features(heads)
+    features = found["ours"]
     method, why = split_method(features)
-    about = replace(about, notes=(*notes, *why, *few_twins(ways["three mechanisms"]), *dropped))
+    about = replace(about, notes=(*notes, *why, *few_twins(found["three mechanisms"]), *dropped))
     Parts.open(folder, KIND, job, asdict(about))
-    effects = work.effects(ways)
+    effects = work.effects(found)
     return BindingStudy(
         about=about,
         scores=scores,
-        ways=ways,
+        ways=found,
         effects=effects["ours"],
         effects_paper=effects["paper"],
         outcome=work.outcome(features),
-        validation=work.validation(ways),
+        validation=work.validation(found),
         attributions=work.attributions(features, method),
-        examples=work.examples(ways, method),
+        examples=work.examples(found, method),
         projections=work.projections(features),
         entities=work.entities(world, heads),
     )
