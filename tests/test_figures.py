@@ -490,13 +490,15 @@ def test_rank_figure__untested_heads_are_grey(pair):
     assert untested.layout.coloraxis.cmax == 1
 
 
-def test_rank_figure__few_heads_are_dots_of_three_ranks(pair):
+def test_rank_figure__few_heads_are_dots_of_each_rank(pair):
     heads = [Head(7, 2), Head(2, 1), Head(7, 0)]
     features = over_heads(pair, heads)
     fig = features.plot()
     assert not any(trace.type == "heatmap" for trace in fig.data)
     assert list(fig.layout.yaxis.ticktext) == ["L2H1", "L7H0", "L7H2"]
-    for kind in ("rank_heldout", "rank_balanced", "rank_energy"):
+    assert any(f.rank_own is not None for f in features.values())
+    assert "Mostly its own" in note(fig, "caption")
+    for kind in ("rank_own", "rank_heldout", "rank_balanced", "rank_energy"):
         for trace, name in zip(traces(fig, name=kind), features.contrasts, strict=True):
             assert list(trace.x) == [getattr(features[name, head], kind) for head in sorted(heads)]
             if kind == "rank_heldout":
@@ -516,6 +518,8 @@ def test_rank_figure__real_decomposition_of_one_contrast():
     vectors, _, _ = planted(200, d=8, rank=2)
     fig = decompose_vector_sets({"only": vectors}, head="L4H3").plot()
     assert list(fig.layout.yaxis.ticktext) == ["L4H3"]
+    assert not traces(fig, name="rank_own")
+    assert "its own" not in note(fig, "caption")
 
 
 @pytest.mark.parametrize("n", [2, 24])

@@ -63,6 +63,8 @@ def test_contrast_metric__ranks_and_evidence_stay(both):
         assert torch.allclose(ours.spectrum.t[:strong], theirs.spectrum.t[:strong], rtol=1e-3)
         assert torch.allclose(ours.spectrum.balanced[:strong], theirs.spectrum.balanced[:strong], rtol=1e-6)
         assert torch.allclose(ours.spectrum.ceiling, theirs.spectrum.ceiling, rtol=1e-6)
+        assert torch.allclose(ours.spectrum.own[:strong], theirs.spectrum.own[:strong], rtol=1e-6)
+        assert ours.rank_own == theirs.rank_own == strong
         assert ours.logit_gap.total == pytest.approx(theirs.logit_gap.total, rel=1e-9)
         assert ours.salience_energy == pytest.approx(theirs.salience_energy, rel=1e-4)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from planted import planted
-from qkprism import decompose_vectors
+from qkprism import Vectors, decompose_vector_sets, decompose_vectors
 from qkprism.core.metrics import factor, identity_like
 from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys
 from qkprism.core.rank import THRESHOLD, energy_rank, heldout_test, leading_run
@@ -97,3 +97,41 @@ def test_heldout_test__needs_an_example_in_every_fold():
     assert feature.rank_heldout is None
     assert "not tested" in feature.evidence
     assert feature.choices.threshold == THRESHOLD
+
+
+def with_weak_rest(n, seed=0, weak=0.05):
+    """z1 in three directions of its own and, weakly, in the five directions of z2; one contrast each."""
+    g = torch.Generator().manual_seed(seed)
+    basis = torch.linalg.qr(torch.randn(16, 16, generator=g, dtype=torch.float64))[0]
+    found = {}
+    for name, differs in (("z1", slice(0, 8)), ("z2", slice(8, 13))):
+        shared, query_latent = (torch.randn(n, 13, generator=g, dtype=torch.float64) for _ in range(2))
+        keys = []
+        for own in (query_latent, torch.randn(n, 13, generator=g, dtype=torch.float64)):
+            latent = shared.clone()
+            latent[:, differs] = own[:, differs]
+            mixed = torch.cat([latent[:, :3], latent[:, 8:] + weak * latent[:, 3:8]], 1)
+            keys.append(mixed @ basis[:, :8].T + 0.1 * torch.randn(n, 16, generator=g, dtype=torch.float64))
+        asked = torch.cat([query_latent[:, :3], query_latent[:, 8:] + query_latent[:, 3:8]], 1)
+        query = asked @ basis[:, :8].T + 0.1 * torch.randn(n, 16, generator=g, dtype=torch.float64)
+        found[name] = Vectors(query, *keys)
+    return decompose_vector_sets(found, rank="own")
+
+
+def test_rank_own__settles_where_more_examples_let_weak_directions_of_others_hold():
+    few, many = with_weak_rest(400), with_weak_rest(20000)
+    assert few["z1", "L0H0"].rank_heldout == 3
+    assert many["z1", "L0H0"].rank_heldout == 8
+    for found in (few, many):
+        assert found["z1", "L0H0"].rank_own == 3
+        assert found["z2", "L0H0"].rank_own == 5
+    assert many["z1", "L0H0"].rank == max(3, many["z1", "L0H0"].rank_balanced)
+    own = many["z1", "L0H0"].spectrum.own
+    assert float(own[:3].min()) > 0.9
+    assert float(own[3:8].max()) < 0.3
+
+
+def test_rank_own__is_not_known_in_the_raw_metric():
+    feature = with_weak_rest(400).with_metric("raw")["z1", "L0H0"]
+    assert feature.rank_own is None
+    assert feature.with_rank("own").rank == feature.rank_balanced

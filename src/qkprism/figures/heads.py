@@ -106,11 +106,21 @@ class RankMark:
     symbol: str
     size: int
 
+    def of(self, feature: Feature) -> int | None:
+        """This rank of a feature."""
+        found: int | None = getattr(feature, self.name)
+        return found
+
 
 RANKS = (
     RankMark("rank_heldout", "held out", "circle", 9),
     RankMark("rank_balanced", "energy rule, balanced metric", "square-open", 13),
     RankMark("rank_energy", "energy rule, raw metric", "diamond-open", 19),
+)
+OWN = RankMark("rank_own", "held out and mostly its own", "star", 11)
+_OWN = (
+    " The more examples, the weaker the directions that hold. Mostly its own are those in which keys differ more by "
+    "this contrast than by the others and noise together."
 )
 
 
@@ -205,7 +215,7 @@ def _rank_map(features: Features, width: int) -> go.Figure:
 
 
 def _rank_dots(features: Features, width: int) -> go.Figure:
-    names, heads = features.contrasts, sorted(features.heads)
+    names, heads, marks = features.contrasts, sorted(features.heads), _marks(features)
     columns = min(len(names), max(1, width // 300))
     rows = math.ceil(len(names) / columns)
     below = _BETWEEN + 32
@@ -217,13 +227,13 @@ def _rank_dots(features: Features, width: int) -> go.Figure:
         vertical_spacing=below / height if rows > 1 else 0,
     )
     for panel, name in enumerate(names, 1):
-        _draw_dots(fig, panel, heads, _of_contrast(features, name), feature_color(name, names))
+        _draw_dots(fig, panel, heads, _of_contrast(features, name), marks, feature_color(name, names))
         letters = max(12, ((width - LEFT - 24) // columns - 72) // 8)
         name_panel(fig, panel, shortened(name, letters), color=feature_color(name, names))
-    for rank in RANKS:  # a legend without the colour of any one contrast
+    for rank in marks:  # a legend without the colour of any one contrast
         marker = _marker(rank, INK)
         fig.add_scatter(x=[None], y=[None], mode="markers", name=rank.title, marker=marker, hoverinfo="skip")
-    top = max(5, *(_ranks(feature)[rank.name] or 0 for feature in features.values() for rank in RANKS))
+    top = max(5, *(rank.of(feature) or 0 for feature in features.values() for rank in marks))
     ticks = {"tickvals": list(range(len(heads))), "ticktext": [str(head) for head in heads]}
     fig.update_xaxes(
         title_text="rank (directions)", range=[-0.05 * top, 1.07 * top], dtick=max(1, math.ceil(top / 8)), matches="x"
@@ -244,18 +254,29 @@ def _rank_dots(features: Features, width: int) -> go.Figure:
     )
 
 
-def _ranks(feature: Feature) -> dict[str, int | None]:
-    return {rank.name: getattr(feature, rank.name) for rank in RANKS}
+def _marks(features: Features) -> tuple[RankMark, ...]:
+    return (OWN, *RANKS) if _tells_own(features) else RANKS
+
+
+def _tells_own(features: Features) -> bool:
+    return any(feature.rank_own is not None for feature in features.values())
 
 
 def _marker(rank: RankMark, color: str) -> dict[str, Any]:
     return {"symbol": rank.symbol, "size": rank.size, "color": color, "line": {"width": 1.6, "color": color}}
 
 
-def _draw_dots(fig: go.Figure, panel: int, heads: Sequence[Head], own: Mapping[Head, Feature], color: str) -> None:
+def _draw_dots(
+    fig: go.Figure,
+    panel: int,
+    heads: Sequence[Head],
+    own: Mapping[Head, Feature],
+    marks: Sequence[RankMark],
+    color: str,
+) -> None:
     place = {"xaxis": axis("x", panel), "yaxis": axis("y", panel), "showlegend": False}
     rows = {head: row for row, head in enumerate(heads) if head in own}
-    ends = {head: [r for r in _ranks(own[head]).values() if r is not None] for head in rows}
+    ends = {head: [r for rank in marks if (r := rank.of(own[head])) is not None] for head in rows}
     fig.add_scatter(
         x=[x for head in rows for x in (min(ends[head]), max(ends[head]), None)],
         y=[y for row in rows.values() for y in (row, row, None)],
@@ -265,13 +286,13 @@ def _draw_dots(fig: go.Figure, panel: int, heads: Sequence[Head], own: Mapping[H
         hoverinfo="skip",
         **place,
     )
-    for rank in reversed(RANKS):
+    for rank in reversed(marks):
         fig.add_scatter(
-            x=[_ranks(own[head])[rank.name] for head in rows],
+            x=[rank.of(own[head]) for head in rows],
             y=list(rows.values()),
             mode="markers",
             name=rank.name,
-            marker=_marker(rank, color if rank.name == "rank_heldout" else MUTED),
+            marker=_marker(rank, color if rank.name in ("rank_heldout", "rank_own") else MUTED),
             hovertext=[_summary_text(own[head]) for head in rows],
             hoverinfo="text",
             **place,
@@ -308,10 +329,11 @@ def _facts(features: Features) -> str:
 
 
 def _rank_caption(features: Features, more: str) -> str:
+    own = _OWN if _tells_own(features) else ""
     untested = any(feature.rank_heldout is None for feature in features.values())
     return (
         f"Held out: how many leading directions hold on examples that did not choose them (t above "
-        f"{features.choices.threshold:g}); 0 is no evidence of the feature. {more}\n"
+        f"{features.choices.threshold:g}); 0 is no evidence of the feature.{own} {more}\n"
         "A rank says that queries and keys share the information, not that the head uses it: compare the logit gap "
         "(point at a head)." + (" Some were not tested: too few examples." if untested else "")
     )

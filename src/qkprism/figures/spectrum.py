@@ -278,7 +278,7 @@ def _rule(feature: Feature) -> str:
         return "as set"
     if rule == "balanced" and feature.rank_balanced is None:
         return "energy"
-    return "held out" if rule == "heldout" else rule
+    return {"heldout": "held out", "own": "mostly its own"}.get(rule, rule)
 
 
 def _title(feature: Feature) -> str:

@@ -40,9 +40,9 @@ _COLUMNS = {
     "works_by": "works by",
     "accuracy": "accuracy among labels",
     "accuracy_all": "among all tokens",
-    "order_rank": "order: held-out rank",
+    "order_rank": "order: rank",
     "order_energy": "the paper's",
-    "lexical_rank": "lexical: held-out rank",
+    "lexical_rank": "lexical: rank",
     "lexical_energy": "the paper's ",
     "order_gap": "order: part of the gap",
     "lexical_gap": "lexical: part of the gap",
@@ -51,7 +51,7 @@ _COLUMNS = {
     "both_shift": "both: shift",
     "order_alignment": "order alone finds it",
     "lexical_alignment": "lexical alone finds it",
-    "reflexive_rank": "reflexive: held-out rank",
+    "reflexive_heldout": "reflexive: held out",
 }
 
 
@@ -93,8 +93,10 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         "between the right label and the others a feature makes. Shift: of the attention on the right label and a "
         "target, how much moves to the target when their keys exchange the feature. Alone finds it: how often the "
         f"right label has the largest part of the logit by this feature alone (chance {study.scores.chance:.2f}). "
-        f"Held-out rank: the leading run of directions with t above {study.features.choices.threshold:g}; one weak "
-        "direction ends it, so a rank of 0 can stand before directions that hold.</p>",
+        f"Held out: the leading run of directions with t above {study.features.choices.threshold:g} on examples that "
+        "did not choose them; one weak direction ends it, so 0 can stand before directions that hold. Rank: those of "
+        "them in which keys differ more by this clue than by the others and noise, or the energy rule in balanced "
+        "coordinates if that is more. The paper's: its contrast and its rule.</p>",
         "<h2>The paper and this run</h2>",
         table(
             comparison(study),

@@ -80,7 +80,8 @@ def _rank(study: BindingStudy, name: str) -> Claim:
     exact = float(((found >= low) & (found <= high)).mean())
     how = "agrees" if exact >= 0.5 and near >= USUALLY else verdict(near, enough=2)
     here = (
-        f"{_span(found)} by the paper's contrast and rule; {_span(frame[f'{name}_rank'])} directions of ours hold out"
+        f"{_span(found)} by the paper's contrast and rule; {_span(frame[f'{name}_rank'])} by ours, and with "
+        f"{study.features[name, study.heads[0]].n} examples {_span(frame[f'{name}_heldout'])} directions hold out"
     )
     return Claim(f"rank of {name}", f"usually {low} or {high}", how, here)
 

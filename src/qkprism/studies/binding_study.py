@@ -129,13 +129,14 @@ class BindingStudy:
         for name in ("accuracy", "accuracy_all"):
             row |= _with_error(name, (float(self.scores.values[name][at]), float(self.scores.errors[name][at])))
         for name in CONTRASTS:
-            row |= {f"{name}_rank": self.features[name, head].rank_heldout}
+            row |= {f"{name}_rank": self.features[name, head].rank}
+            row |= {f"{name}_heldout": self.features[name, head].rank_heldout}
             row |= {f"{name}_energy": self.paper[name, head].rank_energy}
             row |= _with_error(f"{name}_gap", self.gap(name, head))
             row |= _with_error(f"{name}_shift", self.effects.gain(head=head, feature=name))
             row |= _with_error(f"{name}_alignment", self.projections.alignment(self.features, name, head))
         row |= _with_error("both_shift", self.effects.gain(head=head, feature=BOTH))
-        return row | {"reflexive_rank": self.mechanisms[REFLEXIVE, head].rank_heldout}
+        return row | {"reflexive_heldout": self.mechanisms[REFLEXIVE, head].rank_heldout}
 
     def gap(self, name: str, head: Head) -> tuple[float, float]:
         """A feature's mean part of the logit gap between the right label and the others, with its error."""

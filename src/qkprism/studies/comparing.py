@@ -81,7 +81,8 @@ def _numbers(study: BindingStudy) -> dict[str, float]:
     for name in CONTRASTS:
         found[f"heads that work by {name}"] = float((frame["works_by"] == name).sum())
         found[f"{name}: rank by the paper's rule"] = float(frame[f"{name}_energy"].mean())
-        found[f"{name}: rank held out"] = float(frame[f"{name}_rank"].mean())
+        found[f"{name}: our rank"] = float(frame[f"{name}_rank"].mean())
+        found[f"{name}: directions that hold out"] = float(frame[f"{name}_heldout"].mean())
     found |= {f"shift of attention, {name}": float(frame[f"{name}_shift"].mean()) for name in (*CONTRASTS, "both")}
     found |= {f"shift, {word} of the rank of both": _gain(study, control) for control, word in _RANDOM.items()}
     found["shift, whole keys"] = _gain(study, "full")
