@@ -91,6 +91,11 @@ def test_save_figures__removes_what_an_earlier_call_wrote_and_nothing_else(tmp_p
     (tmp_path / "notes.html").write_text("mine")
     save_figures({"one": go.Figure()}, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["figures.json", "notes.html", "one.html", "plotly.min.js"]
-    (tmp_path / "figures.json").write_text('["../x", {')
-    save_figures({"three": go.Figure()}, tmp_path)
-    assert (tmp_path / "one.html").exists()
+    (tmp_path / "one.png").write_bytes(b"of a time with a browser")
+    save_figures({"one": go.Figure()}, tmp_path)
+    assert not (tmp_path / "one.png").exists()
+    for bad in ('["one"]', '{"qkprism figures": ["../notes", 3, "notes.d/x"]}', "{"):
+        (tmp_path / "figures.json").write_text(bad)
+        save_figures({"three": go.Figure()}, tmp_path)
+        assert (tmp_path / "one.html").exists()
+        assert (tmp_path / "notes.html").read_text() == "mine"

@@ -102,12 +102,13 @@ _NAMES = {
     ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_ROOMS = {"tasks", "toy", *(module.partition(".")[0] for module in _NAMES)}
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name in ("tasks", "toy"):
+        if name in _ROOMS:
             return import_module(f"qkprism.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'qkprism' has no attribute {name!r}")

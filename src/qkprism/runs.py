@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -131,13 +132,17 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 def write_bytes(path: str | os.PathLike[str], body: bytes) -> Path:
     """Write a file so that it is there whole or not at all."""
     target = Path(path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".", delete=False) as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, target)
+        try:
+            with part.open("xb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise QKPrismError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from error
     return target

@@ -75,7 +75,7 @@ def decompose(
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
-    rank: Annotated[str, typer.Option(help="A number, balanced, energy, heldout or own.")] = "",
+    rank: Annotated[str, typer.Option(help="A number, energy, heldout, balanced, or own (not below balanced).")] = "",
     metric: Annotated[str | None, typer.Option(help="raw or contrast (default with two contrasts or more).")] = None,
     reading: Annotated[str | None, typer.Option(help="Of twins: symmetric, paired or matched.")] = None,
     token: Annotated[str, typer.Option(help="Which token of a span: last, first or every.")] = "last",

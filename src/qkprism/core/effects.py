@@ -211,8 +211,7 @@ class Effects:
                 noise = float(self.spread[i, j]) ** 2 * (1 + 1 / draws) if draws > 1 else 0.0
                 error = (float(self.advantage_error[i, j]) ** 2 + noise) ** 0.5
                 advantage = float(self.advantage[i, j])
-                # A steer may go either way; the other edits are meant to move attention to the target.
-                sign = -1.0 if self.edit.startswith("steer") and float(self.advantage[ours, j]) < 0 else 1.0
+                sign = -1.0 if self._may_go_either_way and float(self.advantage[ours, j]) < 0 else 1.0
                 found.append(
                     {"head": head, **entry._asdict(), "advantage": advantage, "error": error}
                     | {"beaten": sign * advantage > SIGMAS * error, "draws": draws}
@@ -255,7 +254,13 @@ class Effects:
             return ""
         at = self.entries.index(whole)
         ceiling, error = float(self.advantage[at, head]), float(self.advantage_error[at, head])
-        return f", {gain / ceiling:.0%} of the whole key" if ceiling > max(SIGMAS * error, 1e-6) else ""
+        moved = abs(ceiling) if self._may_go_either_way else ceiling
+        return f", {gain / ceiling:.0%} of the whole key" if moved > max(SIGMAS * error, 1e-6) else ""
+
+    @property
+    def _may_go_either_way(self) -> bool:
+        """A steer may; the other edits are meant to move attention to the target."""
+        return self.edit.startswith("steer")
 
     def to_frame(self) -> pd.DataFrame:
         """A row an entry and head."""

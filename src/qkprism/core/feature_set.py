@@ -199,7 +199,9 @@ class Features(Mapping[tuple[str, Head], Feature]):
         try:
             return _restored(manifest, files["moments"], files["features"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise QKPrismError(f"{folder} is damaged: its manifest does not fit its tensors ({error!r}).") from error
+            raise QKPrismError(
+                f"{folder} is damaged, or another version wrote it: its manifest does not fit ({error!r})."
+            ) from error
 
 
 def _names(layers: Mapping[int, Layer]) -> tuple[str, ...]:

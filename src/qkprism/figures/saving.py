@@ -6,8 +6,8 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
@@ -82,28 +82,37 @@ def save_figures(figures: Mapping[str, go.Figure], folder: str | os.PathLike[str
     Figures that an earlier call wrote into the folder and this one does not are removed.
     """
     place = Path(folder)
-    _remove_earlier(place)
+    earlier = _listed(place)
+    _list(place, {*earlier, *figures})
     for name, figure in figures.items():
         save_figure(figure, place / f"{name}.html", plotlyjs="directory")
-    write_text(place / LIST, json.dumps(list(figures), indent=1) + "\n")
+    kept, said = {"html"}, f"{len(figures)} figures as .html in {place}"
     try:
         with _one_browser(), tqdm(figures.items(), unit=" images", delay=2.0, file=sys.stderr, leave=False) as shown:
             for name, figure in shown:
                 save_figure(figure, place / f"{name}.png")
+        kept, said = {"html", "png"}, f"{len(figures)} figures as .html and .png in {place}"
     except QKPrismError as error:
-        return f"{len(figures)} figures as .html in {place}; no .png: {error}"
-    return f"{len(figures)} figures as .html and .png in {place}"
+        said += f"; no .png: {error}"
+    for name in earlier:
+        for kind in {"html", "png"} - (kept if name in figures else set()):
+            with suppress(OSError):
+                (place / f"{name}.{kind}").unlink(missing_ok=True)
+    _list(place, figures)
+    return said
 
 
-def _remove_earlier(folder: Path) -> None:
-    """Files of the figures in the folder's list; other files in it are not ours."""
+def _listed(folder: Path) -> set[str]:
+    """The figures that an earlier call wrote."""
     try:
-        names = json.loads((folder / LIST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
-    for name in names if isinstance(names, list) else []:
-        for kind in ("html", "png"):
-            (folder / f"{Path(str(name)).name}.{kind}").unlink(missing_ok=True)
+        names = json.loads((folder / LIST).read_text(encoding="utf-8"))["qkprism figures"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {name for name in names if isinstance(name, str) and name == Path(name).name}
+
+
+def _list(folder: Path, names: Iterable[str]) -> None:
+    write_text(folder / LIST, json.dumps({"qkprism figures": sorted(names)}, indent=1) + "\n")
 
 
 @contextmanager

@@ -276,9 +276,11 @@ def _rule(feature: Feature) -> str:
     rule = feature.choices.rank
     if isinstance(rule, int):
         return "as set"
-    if rule == "balanced" and feature.rank_balanced is None:
-        return "energy"
-    return {"heldout": "held out", "own": "mostly its own"}.get(rule, rule)
+    if rule == "own" and feature.rank_own == feature.rank:
+        return "mostly its own"
+    if rule in ("balanced", "own"):
+        return "energy" if feature.rank_balanced is None else "balanced"
+    return "held out" if rule == "heldout" else rule
 
 
 def _title(feature: Feature) -> str:

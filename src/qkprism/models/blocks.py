@@ -1,4 +1,4 @@
-"""The blocks in front of an edit compute what they did without it: noted once, they are not run again.
+"""What the blocks in front of an edit compute is what they did without it: noted once, they are not run again.
 
 A block is an item of the list of layers that a model goes through. Only the thread that opened `noting` or `skipping`
 notes and skips; the model runs as ever for the others.
@@ -6,8 +6,8 @@ notes and skips; the model runs as ever for the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -37,33 +37,36 @@ def blocks_before(hf: nn.Module, name: str) -> Sequence[nn.Module]:
     return ()
 
 
-def noting(blocks: Sequence[nn.Module], found: dict[nn.Module, Any]) -> AbstractContextManager[None]:
+def noting(blocks: Iterable[nn.Module], found: dict[nn.Module, Any]) -> AbstractContextManager[None]:
     """Put down what each of these blocks gives while the model runs."""
     return _watching(blocks, _Notes({}, found))
 
 
 def skipping(known: Mapping[nn.Module, Any]) -> AbstractContextManager[None]:
     """These blocks give what is known, without a computation."""
-    return _watching(list(known), _Notes(known, {}))
+    return _watching(known, _Notes(known, {}))
 
 
 @contextmanager
-def _watching(blocks: Sequence[nn.Module], notes: _Notes) -> Iterator[None]:
-    undo = [hold(block, "forward", partial(_forward, block, block.forward)) for block in blocks]
-    before = _notes.set(notes)
-    try:
+def _watching(blocks: Iterable[nn.Module], notes: _Notes) -> Iterator[None]:
+    with ExitStack() as undo:
+        for block in blocks:
+            undo.callback(hold(block, "forward", partial(_watched, block)))
+        before = _notes.set(notes)
+        undo.callback(_notes.reset, before)
         yield
-    finally:
-        _notes.reset(before)
-        for release in reversed(undo):
-            release()
 
 
-def _forward(block: nn.Module, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    notes = _notes.get()
-    if notes is None:
-        return original(*args, **kwargs)
-    if block in notes.known:
-        return notes.known[block]
-    notes.found[block] = original(*args, **kwargs)
-    return notes.found[block]
+def _watched(block: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A block's forward that looks at the notes of its thread."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        notes = _notes.get()
+        if notes is None:
+            return original(*args, **kwargs)
+        if block in notes.known:
+            return notes.known[block]
+        notes.found[block] = original(*args, **kwargs)
+        return notes.found[block]
+
+    return forward

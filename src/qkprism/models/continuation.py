@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from qkprism.errors import QKPrismError
 from qkprism.models.blocks import blocks_before, noting, skipping
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedExample, collate, pad_id
@@ -30,8 +31,8 @@ from qkprism.models.tap import Visitor
 class Continuation:
     """Texts whose queries are edited again and again.
 
-    `cache` is None where they are run whole. With `skips` the blocks in front of an edit are not run after they were
-    noted in `known`, in the first run without an edit.
+    `cache` is None where they are run whole. Blocks in front of the layers in `skips` are not run for edits from there
+    on: what the last of them gives is noted in `known` in the first run without an edit.
     """
 
     model: Model
@@ -40,7 +41,7 @@ class Continuation:
     chat: bool
     tail: int
     cache: Any = None
-    skips: bool = False
+    skips: frozenset[int] = frozenset()
     known: dict[nn.Module, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -51,7 +52,7 @@ class Continuation:
         *,
         rope: Frame,
         cached: bool,
-        skips: bool = False,
+        skips: Iterable[int] = (),
         chat: bool = False,
     ) -> Continuation:
         """Run the texts up to their queries if `cached`."""
@@ -62,7 +63,7 @@ class Continuation:
         if not cached or tail == width:
             return cls(model, batch, rope, chat, width)
         begun = cls(model, batch, rope, chat, tail)
-        return cls(model, batch, rope, chat, tail, begun._prefix(slice(0, width - tail)), skips)
+        return cls(model, batch, rope, chat, tail, begun._prefix(slice(0, width - tail)), frozenset(skips))
 
     @property
     def rows(self) -> Int[Tensor, " example"]:
@@ -84,6 +85,7 @@ class Continuation:
         self, visit: Visitor | None = None, layers: Iterable[int] | None = None
     ) -> Float[Tensor, "example vocabulary"]:
         """The vocabulary logits of the last word of each text."""
+        layers = None if layers is None else tuple(layers)
         if self.cache is None:
             places, own = torch.tensor(self.last).unique(return_inverse=True)
             found = self.model.run(
@@ -95,19 +97,22 @@ class Continuation:
         part = slice(self.batch.input_ids.shape[1] - self.tail, None)
         inputs = self._inputs(part) | {"past_key_values": _forked(self.cache), "use_cache": True}
         tap = nullcontext() if visit is None else self.model.tap(visit, layers=layers)
-        with evaluating(self.model.hf), torch.no_grad(), tap, self._blocks(None if visit is None else layers):
+        with evaluating(self.model.hf), torch.no_grad(), tap, self._blocks(visit, layers):
             found = self.model.hf(**inputs).logits
         before = torch.tensor([len(e.text.ids) - found.shape[1] for e in self.batch.examples], device=found.device)
         row = torch.tensor(self.last, device=found.device) - before
         return found[torch.arange(len(row), device=found.device), row]
 
-    def _blocks(self, edited: Iterable[int] | None) -> AbstractContextManager[object]:
-        """Skip the blocks in front of the first edited layer, or note them all where nothing is edited."""
-        if not self.skips:
+    def _blocks(self, visit: Visitor | None, layers: Sequence[int] | None) -> AbstractContextManager[object]:
+        """Note what is in front of the layers in `skips` where nothing is edited; skip it where it is known."""
+        if visit is None:
+            in_front = [_blocks_before(self.model, layer)[-1:] for layer in self.skips]
+            return noting([block for blocks in in_front for block in blocks], self.known)
+        first = first_of(self.model, layers or self.model.layers)
+        blocks = _blocks_before(self.model, first) if first in self.skips else ()
+        if not blocks or blocks[-1] not in self.known:
             return nullcontext()
-        if edited is None:
-            return noting(_blocks_before(self.model, list(self.model.layers)[-1:]), self.known)
-        return skipping({b: self.known[b] for b in _blocks_before(self.model, edited) if b in self.known})
+        return skipping(dict.fromkeys(blocks, self.known[blocks[-1]]))  # only what the last one gives is used
 
     def _prefix(self, part: slice) -> Any:
         with evaluating(self.model.hf), torch.no_grad():
@@ -121,10 +126,14 @@ class Continuation:
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
 
-def _blocks_before(model: Model, layers: Iterable[int]) -> Sequence[nn.Module]:
-    """The blocks in front of the first of some layers."""
+def first_of(model: Model, layers: Iterable[int]) -> int:
+    """The layer that a model calls first."""
     wanted = set(layers)
-    return blocks_before(model.hf, next(layer.name for number, layer in model.layers.items() if number in wanted))
+    return next(number for number in model.layers if number in wanted)
+
+
+def _blocks_before(model: Model, layer: int) -> Sequence[nn.Module]:
+    return blocks_before(model.hf, model.layers[layer].name)
 
 
 def _last_word(ids: Sequence[int], query: int, special: set[int]) -> int:
@@ -155,11 +164,20 @@ def cache_is_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame
 
 
 def skips_are_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame, layers: Iterable[int]) -> bool:
-    """Whether texts that run from the cache give the same logits when the blocks before each of these layers do not."""
-    begun = Continuation.start(model, examples, rope=rope, cached=True, skips=True)
-    whole = begun.logits()
+    """Whether edits from these layers on give the same logits when the blocks before them are not run again.
+
+    Really edited, because a block that runs once more after the edit would give what it gave without it.
+    """
+    chosen = tuple(layers)
+    whole, begun = (Continuation.start(model, examples, rope=rope, cached=True, skips=skips) for skips in ((), chosen))
     try:
-        found = [begun.logits(lambda _: None, [layer]) for layer in layers]
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        found = [(begun.logits(), whole.logits())]
+        found += [(begun.logits(_blind, [layer]), whole.logits(_blind, [layer])) for layer in chosen]
+    except (QKPrismError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return False
-    return all(distance(logits, whole) <= tolerance(model.dtype) for logits in found)
+    return all(distance(*pair) <= tolerance(model.dtype) for pair in found)
+
+
+def _blind(call: AttentionCall) -> None:
+    """Take the query from a head, so that it attends to everything alike."""
+    call.edit_head(0, query=torch.zeros_like(call.query[:, 0]))

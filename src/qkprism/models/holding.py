@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 _ABSENT = object()
 
@@ -19,13 +20,19 @@ _held: dict[tuple[int, str], _Held] = {}
 _lock = threading.Lock()
 
 
-def hold(owner: object, attribute: str, value: object) -> Callable[[], None]:
-    """Set an attribute until the last holder, in any thread, lets go; returns the function that lets go."""
+def hold(owner: object, attribute: str, make: Callable[[Any], object]) -> Callable[[], None]:
+    """Set an attribute until the last holder, in any thread, lets go; returns the function that lets go.
+
+    The first holder makes the value of the original one; those that come while it is held find it made.
+    """
     place = (id(owner), attribute)
     with _lock:
-        held = _held.setdefault(place, _Held(vars(owner).get(attribute, _ABSENT)))
+        if place not in _held:
+            value = make(getattr(owner, attribute, None))
+            _held[place] = _Held(vars(owner).get(attribute, _ABSENT))
+            setattr(owner, attribute, value)
+        held = _held[place]
         held.holders += 1
-        setattr(owner, attribute, value)
 
     def release() -> None:
         with _lock:
@@ -35,6 +42,11 @@ def hold(owner: object, attribute: str, value: object) -> Callable[[], None]:
                 del _held[place]
 
     return release
+
+
+def always(value: object) -> Callable[[Any], object]:
+    """A value that does not depend on the original."""
+    return lambda _: value
 
 
 def _restore(owner: object, attribute: str, original: object) -> None:

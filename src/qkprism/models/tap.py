@@ -30,7 +30,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall, CacheState
-from qkprism.models.holding import hold
+from qkprism.models.holding import always, hold
 
 Visitor = Callable[[AttentionCall], None]
 OutputVisitor = Callable[[AttentionCall, Tensor], None]
@@ -154,11 +154,11 @@ class Tap:
         for config in _configs(self.hf):
             if config._attn_implementation is not None:
                 name = _register(str(config._attn_implementation))
-                self._undo.append(hold(config, "_attn_implementation_internal", name))
+                self._undo.append(hold(config, "_attn_implementation_internal", always(name)))
         generation = getattr(self.hf, "generation_config", None)
         if generation is not None:
             # A compiled decoding step would bake the tap, or its absence, into the graph.
-            self._undo.append(hold(generation, "disable_compile", True))
+            self._undo.append(hold(generation, "disable_compile", always(True)))
         for module in {self.hf, self.hf.base_model}:
             self._undo.append(module.register_forward_hook(self._note_completed).remove)
         for module in filter(_calls_interface, self._names):

@@ -76,6 +76,9 @@ def heads_with_features(model: Model, features: Features, heads: Heads) -> tuple
 
 def check_encoded_alike(sets: Iterable[Features]) -> None:
     """Sets of features that share runs must be of texts encoded in one way."""
+    sets = list(sets)
+    if wrong := [own for own in sets if not isinstance(own, Features)]:
+        raise QKPrismError(f"{wrong[0]!r} is not a set of features. Read a run folder with Features.load.")
     options = [own.provenance.get("options") for own in sets]
     if not options:
         raise QKPrismError("Give at least one set of features.")

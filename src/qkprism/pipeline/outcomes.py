@@ -24,7 +24,7 @@ from qkprism.core.feature_set import Features
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
-from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
+from qkprism.models.continuation import Continuation, cache_is_exact, first_of, skips_are_exact
 from qkprism.models.encoding import EncodedExample, EncodedKey, bucket
 from qkprism.models.model import Model
 from qkprism.pipeline.aims import ANSWER, Aim, Aims
@@ -65,8 +65,8 @@ def outcome_effects(
     rope, chat = (features.provenance["options"][name] for name in ("rope", "chat"))
     runs = _batches(model, encoded, batch_size)
     cached = rows == "query" and cache_is_exact(model, runs[0][:8], rope)
-    first = {min(head.layer for head in own) for own in sets}
-    skips = cached and skips_are_exact(model, runs[0][:8], rope, first)
+    first = {first_of(model, (head.layer for head in own)) for own in sets}
+    skips = first if cached and skips_are_exact(model, runs[0][:8], rope, first) else ()
     names = next(iter(conditions.values())).names
     sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
     with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:

@@ -12,8 +12,8 @@ Thing = TypeVar("Thing")
 
 def named(given: str | Thing, known: Mapping[str, Thing], what: str, *, own: str = "") -> Thing:
     """One of the known things by its name; a thing of the user's own stands for itself, and `own` says that it may."""
-    if not isinstance(given, str):
+    if own and not isinstance(given, str):
         return given
-    if given not in known:
+    if not isinstance(given, str) or given not in known:
         raise QKPrismError(f"unknown {what} {given!r}; use {', '.join([*known, *([f'or {own}'] if own else [])])}.")
     return known[given]
