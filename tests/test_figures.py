@@ -246,6 +246,10 @@ def test_spectrum_figure__marks_both_ranks_in_every_panel(feature):
     assert note(spectrum_figure(apart), "rank") == "rank 7 (as set) held out 3"
     assert note(spectrum_figure(feature.with_rank("heldout")), "rank") == "rank 3 (held out)"
     assert note(spectrum_figure(feature.with_rank(3)), "rank") == "rank 3 (as set, and held out)"
+    own = replace(feature, spectrum=replace(feature.spectrum, own=(3.6 - torch.arange(16).double()) / 4))
+    assert own.rank_own == 2
+    assert note(spectrum_figure(replace(own, rank_balanced=1).with_rank("own")), "rank").startswith("rank 2 (mostly")
+    assert note(spectrum_figure(replace(own, rank_balanced=5).with_rank("own")), "rank").startswith("rank 5 (balanced)")
     none = replace(feature.with_rank(0), rank_heldout=0)
     assert {s.x0 for s in spectrum_figure(none).layout.shapes if s.name != "threshold"} == {0.5}
 
