@@ -31,7 +31,7 @@ from qkprism.pipeline.aims import ANSWER, Aim, Aims
 from qkprism.pipeline.inputs import bar
 
 MEASURES = ("logit_change", "probability_original", "probability_target", "predicts_original", "predicts_target")
-TOKEN_BUDGET = {"cpu": 4096, "cuda": 32768}
+TOKEN_BUDGET = {"cpu": 3072, "cuda": 32768}
 Rows = Literal["query", "all"]
 NAMED = 3  # heads edited together that are still named one by one
 
