@@ -1,6 +1,7 @@
 """Interventions on tiny models: what is predicted from one pass is what the really edited model does."""
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -604,13 +605,18 @@ def test_intervene_ways__gives_what_each_would_alone_from_one_pass(llama):
         qk.intervene_ways(llama, test, {**ways, "other": other})
 
 
-def test_outcome__batches_are_even():
-    model = load("llama")
-    encoded = encode(model.tokenizer, examples(9, seed=3))
-    longest = max(example.length for example in encoded)
-    sizes = [len(batch) for batch in outcomes._batches(model, encoded, 4)]
-    assert sizes == [4, 4, 1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outcomes, "TOKEN_BUDGET", {"cpu": 4 * longest})
-        sizes = [len(batch) for batch in outcomes._batches(model, encoded, None)]
-    assert max(sizes) - min(sizes) <= 1
+def test_outcome__keeps_the_cache_of_one_batch_at_a_time(llama, own, monkeypatch):
+    start, begun, left = Continuation.start.__func__, list[weakref.ref[Continuation]](), list[int]()
+
+    def counted(cls, model, examples, **options):
+        left.append(sum(own() is not None for own in begun))
+        found = start(cls, model, examples, **options)
+        begun.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(outcomes, "cache_is_exact", lambda *_: True)
+    monkeypatch.setattr(outcomes, "skips_are_exact", lambda *_: True)
+    monkeypatch.setattr(outcomes.Continuation, "start", classmethod(counted))
+    qk.intervene(llama, examples(9, seed=3), own, outcome="logits", batch_size=3, draws=1, progress=False)
+    assert len(left) >= 3
+    assert not any(left)

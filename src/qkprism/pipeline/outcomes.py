@@ -6,7 +6,6 @@ changed, for every condition (paper, section 5, carried on to the prediction).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -72,13 +71,16 @@ def outcome_effects(
     with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:
         for batch in runs:
             for target, own in aims.items():
-                chosen = [example for example in batch if example.index in own]
-                if not chosen:
+                if not (chosen := [example for example in batch if example.index in own]):
                     continue
-                begun = Continuation.start(model, chosen, rope=rope, cached=cached, skips=skips, chat=bool(chat))
-                which = torch.tensor([answers[target, example.index] for example in chosen])
-                editor = _Editor(begun, [own[example.index] for example in chosen], conditions, edit, rows, which)
-                found = editor.measure(sets, tick)
+                found = _Editor(
+                    Continuation.start(model, chosen, rope=rope, cached=cached, skips=skips, chat=bool(chat)),
+                    [own[example.index] for example in chosen],
+                    conditions,
+                    edit,
+                    rows,
+                    torch.tensor([answers[target, example.index] for example in chosen]),
+                ).measure(sets, tick)  # not kept: the cache of one batch at a time
                 sums[target].add(found, torch.tensor([example.weight for example in chosen]))
     labels = [_name(own) for own in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in own]).sum(0) for own in sets])
@@ -94,9 +96,7 @@ def _name(heads: Sequence[Head]) -> str:
 def _batches(model: Model, encoded: Sequence[EncodedExample], batch_size: int | None) -> list[list[EncodedExample]]:
     if batch_size is not None:
         return bucket(encoded, batch_size=batch_size)
-    budget = TOKEN_BUDGET.get(model.device.type, TOKEN_BUDGET["cpu"])
-    even = math.ceil(len(encoded) / len(bucket(encoded, token_budget=budget)))  # small batches cost as much as large
-    return bucket(encoded, batch_size=even, token_budget=budget)
+    return bucket(encoded, token_budget=TOKEN_BUDGET.get(model.device.type, TOKEN_BUDGET["cpu"]))
 
 
 def _answers(model: Model, example: EncodedExample, aim: Aim) -> tuple[int, int]:
