@@ -1,5 +1,7 @@
 """Projections: the vectors of examples, their coordinates, and whether a feature alone finds the positive key."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -69,6 +71,16 @@ def test_project__saves_loads_and_draws(model, features, tmp_path):
     assert "alignment" in fig.layout.title.text
     assert sum(len(trace.x) for trace in fig.data if trace.xaxis == "x2") == 5
     assert again.plot(features, "boxes", "L1H3").data
+
+
+def test_project__many_labels_have_no_legend_and_the_figure_says_where_they_are(model, features):
+    found = qk.project(model, examples(5, seed=3), features, progress=False)
+    for n, many in ((3, False), (14, True)):
+        named = replace(found, labels={"own": [f"v{i % n}" for i in range(len(found.example))]})
+        fig = named.plot(features, "boxes", "L1H0", color="own")
+        assert any(trace.showlegend for trace in fig.data) is not many
+        caption = next(note.text for note in fig.layout.annotations if note.name == "caption")
+        assert (f"{n} different labels" in caption) is many
 
 
 def test_principal_components__are_those_of_numpy_and_padded():

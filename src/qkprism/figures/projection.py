@@ -56,6 +56,7 @@ def projection_figure(
             _draw_both(fig, panel, [found_umap[f"{place}key"], found_umap[f"{place}query"]], (own, asked), values)
             name_panel(fig, panel, f"Both by UMAP, {'not ' if place else ''}projected")
     right, error = projections.alignment(features, contrast, head)
+    many = len(values) > _NAMED
     return finish(
         fig,
         title=f"{contrast} in {head}, coloured by {color or 'nothing'}",
@@ -68,10 +69,11 @@ def projection_figure(
         caption="Above: marked keys and queries in the feature's subspace, by principal components (with their share "
         "of the variance); where the colours separate in both, the feature holds the label. Below: the same without "
         "projection. Alignment: how often the positive key has the largest part of the logit among the marked keys by "
-        "this feature alone. Both: keys as dots, queries as diamonds, but for component 1, which tells them apart.",
+        "this feature alone. Both: keys as dots, queries as diamonds, but for component 1, which tells them apart."
+        + (f" {len(values)} different labels: point at a mark for its own." if many else ""),
         width=width,
         plot_height=620,
-        above=66,
+        above=36 if many else 66,
         below=60,
     )
 
