@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.core.conditions import Conditions
@@ -132,14 +132,14 @@ class _Editor:
     answers: Int[Tensor, "example 2"]
 
     def measure(self, sets: Sequence[Sequence[Head]], tick: Any) -> Float[Tensor, "measure example head condition"]:
-        before = self.begun.logits()
+        unedited = self._read(self.begun.logits())
         names = next(iter(self.conditions.values())).names
         found = []
         for heads in sets:
             columns = []
             for condition, name in enumerate(names):
-                after = before if name.control == "none" else self._run(heads, condition)
-                columns.append(self._read(before, after))
+                after = unedited if name.control == "none" else self._read(self._run(heads, condition))
+                columns.append(torch.cat([after[:1] - unedited[:1], after[1:]]))
                 tick(len(self.aims))
             found.append(torch.stack(columns, -1))
         return torch.stack(found, -2)
@@ -176,9 +176,11 @@ class _Editor:
             key[each, original] = self.edit.changed(key[each, original], space.projector, head, lead)
         call.edit_head(head.index, key=key.to(call.key), rows=rows if self.rows == "query" else None)
 
-    def _read(self, before: Tensor, after: Tensor) -> Float[Tensor, "measure example"]:
-        before, after = before.double().cpu(), after.double().cpu()
-        gap = [(logits.gather(1, self.answers) @ torch.tensor([-1.0, 1.0]).double()) for logits in (before, after)]
-        probability = after.softmax(-1).gather(1, self.answers)
-        predicted = after.argmax(-1, keepdim=True) == self.answers
-        return torch.stack([gap[1] - gap[0], *probability.T, *predicted.T.double()])
+    def _read(self, logits: Float[Tensor, "example vocabulary"]) -> Float64[Tensor, "measure example"]:
+        """The gap between the answers' logits (target less original), then the other measures."""
+        logits, answers = logits.float(), self.answers.to(logits.device)
+        own = logits.gather(1, answers)
+        probability = (own - logits.logsumexp(-1, keepdim=True)).exp()
+        predicted = logits.argmax(-1, keepdim=True) == answers
+        own, probability, predicted = (values.cpu().double() for values in (own, probability, predicted))
+        return torch.stack([own[:, 1] - own[:, 0], *probability.T, *predicted.T])
