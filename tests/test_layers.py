@@ -42,6 +42,7 @@ FLOORS = [
         "core.feature_set",
         "core.vectors",
         "core.means",
+        "core.scatter",
         "core.stored",
         "core.scores",
         "core.edits",

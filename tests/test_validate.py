@@ -10,9 +10,11 @@ import qkprism as qk
 from planted import Lock
 from qkprism import Contrast, Example, QKPrismError, Validation, decompose_vector_sets
 from qkprism.contrasts import Span, Text
+from qkprism.core.scatter import Scatter
 from qkprism.core.splitting import split_of
-from qkprism.core.validation import Rows, ratio_of_means, slopes, total_variation
+from qkprism.core.validation import Rows, total_variation
 from qkprism.models.encoding import encode
+from qkprism.pipeline import validating
 from test_intervene import HEADS, LETTERS, contrasts, load
 from test_pipeline import WORDS
 from tiny import one_thread  # noqa: F401
@@ -157,6 +159,32 @@ def test_validate__factors_that_share_their_base_texts_are_as_they_are_alone(mod
         np.testing.assert_allclose(alone[columns[3:]], same[columns[3:]], atol=1e-4)
 
 
+def test_validate__adds_up_chunks_and_keeps_none(model, features, monkeypatch):
+    whole = qk.validate(model, pairs(20), features, progress=False).to_frame()
+    taken, take = [], validating._Reader.take
+    monkeypatch.setattr(validating, "CHUNK", 3)
+    monkeypatch.setattr(validating._Reader, "take", lambda self: taken.append(len(self.kept)) or take(self))
+    parts = qk.validate(model, pairs(20), features, batch_size=6, progress=False).to_frame()
+    assert sum(taken) == 20
+    assert max(taken) <= 4  # a batch more at most
+    names = [column for column in whole if column not in ("features", "factor", "head", "method")]
+    assert parts.drop(columns=names).equals(whole.drop(columns=names))
+    np.testing.assert_allclose(parts[names], whole[names], rtol=1e-3, atol=1e-4)
+
+
+def test_validate__slopes_are_of_the_bases_that_all_factors_change(model, features):
+    given = pairs(30)
+    same = qk.validate(model, {name: own[:20] for name, own in given.items()}, features, progress=False).to_frame()
+    more = qk.validate(model, {"boxes": given["boxes"], "first": given["first"][:20]}, features, progress=False)
+    more = more.to_frame()
+    own = same.factor == "boxes"
+    assert set(more[own].n) == {30}
+    assert set(more[~own].n) == {20}
+    slopes = ["slope_own", "slope_other", "slope_own_error", "slope_other_error"]
+    np.testing.assert_allclose(more[slopes], same[slopes], rtol=1e-3, atol=1e-4)
+    assert not np.allclose(more[own].part, same[own].part)
+
+
 def test_validate__sequential_part_is_the_attribution_of_the_gap(model, features):
     given = {"boxes": pairs(3)["boxes"]}
     raw = features.with_metric("raw").with_rank(2)
@@ -224,6 +252,12 @@ def _moved(text, by):
 # Planted truth
 
 
+def scatter(*columns):
+    found = Scatter.zeros(len(columns))
+    found.add(torch.stack(columns, 1))
+    return found
+
+
 def test_slopes__are_one_and_zero_for_the_oblique_parts_and_not_for_the_papers():
     lock = Lock()
     features = decompose_vector_sets(lock.contrasts(4000), rank="heldout", scaling=1.0)
@@ -239,7 +273,7 @@ def test_slopes__are_one_and_zero_for_the_oblique_parts_and_not_for_the_papers()
         split = split_of(own, "oblique" if metric == "contrast" else "sequential")
         parts = split.parts(query, key, 1.0)
         for i, name in enumerate(split.names):
-            value, error = slopes(parts[i, :, 0] - parts[i, :, 1], true)
+            value, error = scatter(*true.T, parts[i, :, 0] - parts[i, :, 1]).slopes()
             own_place = ("z1", "z2").index(name)
             found[name, metric] = (float(value[own_place]), float(value[1 - own_place]), float(error.max()))
     for name in ("z1", "z2"):
@@ -254,14 +288,15 @@ def test_slopes__agree_with_numpy_and_need_enough_pairs():
     g = torch.Generator().manual_seed(0)
     x, noise = torch.randn(50, 2, generator=g).double(), torch.randn(50, generator=g).double()
     y = 1.5 * x[:, 0] - 0.5 * x[:, 1] + 2 + 0.1 * noise
-    value, error = slopes(y, x)
+    value, error = scatter(*x.T, y).slopes()
     design = np.column_stack([np.ones(50), x.numpy()])
     expected, rss, *_ = np.linalg.lstsq(design, y.numpy(), rcond=None)
     deviations = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * rss[0] / 47)
     assert np.allclose(value, expected[1:])
     assert np.allclose(error, deviations[1:])
-    assert slopes(y[:12], x[:12])[0].isnan().all()
-    assert slopes(y, torch.stack([x[:, 0], x[:, 0]], 1))[0].isnan().all()  # not told apart
+    assert scatter(*x[:12].T, y[:12]).slopes()[0].isnan().all()
+    for follows in (x[:, 0], 3 - 2 * x[:, 0], torch.full_like(y, 0.1), torch.zeros_like(y)):  # not told apart
+        assert scatter(x[:, 0], follows, y).slopes()[0].isnan().all()
 
 
 def test_total_variation__is_half_the_difference_and_ratio_has_its_error():
@@ -270,11 +305,34 @@ def test_total_variation__is_half_the_difference_and_ratio_has_its_error():
     assert float(total_variation(rows, moved)) == pytest.approx(0.2)
     g = torch.Generator().manual_seed(1)
     a, b = torch.rand(2000, generator=g).double(), 1 + torch.rand(2000, generator=g).double()
-    ratio, error = ratio_of_means(a, b)
+    ratio, error = scatter(a, b).ratio(0, 1)
     assert ratio == pytest.approx(1 / 3, abs=0.01)
     resampled = []
     for _ in range(300):
         pick = torch.randint(2000, (2000,), generator=g)
-        resampled.append(ratio_of_means(a[pick], b[pick])[0])
+        resampled.append(scatter(a[pick], b[pick]).ratio(0, 1)[0])
     assert error == pytest.approx(np.std(resampled), rel=0.15)
-    assert math.isnan(ratio_of_means(a, torch.zeros_like(b))[0])
+    assert math.isnan(scatter(a, torch.zeros_like(b)).ratio(0, 1)[0])
+
+
+def test_scatter__chunks_do_not_matter_and_unknown_values_stay_by_themselves():
+    g = torch.Generator().manual_seed(2)
+    values = 1000 + torch.randn(40, 3, generator=g).double()
+    whole, parts, single = Scatter.zeros(3), Scatter.zeros(3), Scatter.zeros(3)
+    whole.add(values)
+    for chunk in (values[:1], values[1:1], values[1:30], values[30:]):
+        parts.add(chunk)
+    assert parts.n == 40
+    assert torch.allclose(parts.mean, values.mean(0))
+    assert torch.allclose(parts.covariance(), torch.cov(values.T), atol=1e-9)
+    off = (values[:, 0] - values[:, 1]).numpy()
+    expected = (off.mean(), off.std(ddof=1) / 40**0.5, np.sqrt((off**2).mean()))
+    assert parts.difference(0, 1) == pytest.approx(expected)
+    assert parts.ratio(0, 2) == pytest.approx(whole.ratio(0, 2))
+    values[3, 2] = torch.nan
+    assert scatter(*values.T).difference(0, 1) == pytest.approx(expected)
+    assert math.isnan(scatter(*values.T).ratio(2, 0)[0])
+    single.add(values[:1])
+    assert single.difference(0, 1)[0] == pytest.approx(off[0])
+    assert math.isnan(single.difference(0, 1)[1])
+    assert single.covariance().isnan().all()

@@ -17,7 +17,7 @@ Controls have the same metric and rank as the feature that they stand beside:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, get_args
@@ -75,6 +75,11 @@ class Conditions:
         """The subspace of one condition."""
         own = self.owner == index
         return Subspace(self.basis[:, own], self.dual[own])
+
+    def pick(self, wanted: Callable[[Condition], bool]) -> Conditions:
+        """Only some of the conditions."""
+        kept = {name: self.subspace(i) for i, name in enumerate(self.names) if wanted(name)}
+        return Conditions.of(kept, self.notes)
 
     def meet(
         self, query: Float[Tensor, "*#row d_head"], key: Float[Tensor, "*#row d_head"]

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkprism.core.scatter import Scatter
 from qkprism.core.stored import load_result, save_result
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 KIND = "validation"
-FEWEST = 10  # more examples than coefficients that a slope needs
 
 
 class Check(NamedTuple):
@@ -59,50 +59,57 @@ class Check(NamedTuple):
 class Rows:
     """Attention rows in logits: original, target, other marked keys (-inf where a text has fewer), and the rest."""
 
-    marked: Float64[Tensor, "pair key"]
-    rest: Float64[Tensor, " pair"]
+    marked: Float64[Tensor, "*row key"]
+    rest: Float64[Tensor, "*row"]
 
-    def attention(self) -> Float64[Tensor, "pair place"]:
+    def attention(self) -> Float64[Tensor, "*row place"]:
         """The attention on each marked key and on all else."""
-        return torch.softmax(torch.cat([self.marked, self.rest[:, None]], 1), 1)
+        return torch.softmax(torch.cat([self.marked, self.rest[..., None]], -1), -1)
 
-    def with_pair(self, original: Float64[Tensor, " pair"], target: Float64[Tensor, " pair"]) -> Rows:
+    def pick(self, place: int) -> Rows:
+        """Those at one place of the last dimension of rows."""
+        return Rows(self.marked[..., place, :], self.rest[..., place])
+
+    def with_pair(self, original: Float64[Tensor, "*row"], target: Float64[Tensor, "*row"]) -> Rows:
         """The same rows with other logits of the original and the target."""
-        return Rows(torch.cat([original[:, None], target[:, None], self.marked[:, 2:]], 1), self.rest)
+        return Rows(torch.cat([torch.stack([original, target], -1), self.marked[..., 2:]], -1), self.rest)
 
 
-def total_variation(first: Rows, second: Rows) -> Float64[Tensor, " pair"]:
+def total_variation(first: Rows, second: Rows) -> Float64[Tensor, "*row"]:
     """Half the sum of absolute differences of attention."""
-    return (first.attention() - second.attention()).abs().sum(1) / 2
+    return (first.attention() - second.attention()).abs().sum(-1) / 2
 
 
-def ratio_of_means(above: Float64[Tensor, " pair"], below: Float64[Tensor, " pair"]) -> tuple[float, float]:
-    """mean(above) / mean(below) with its standard error."""
-    n, whole = len(above), float(below.mean())
-    if whole == 0:
-        return math.nan, math.nan
-    ratio = float(above.mean()) / whole
-    spread = float((above - ratio * below).std()) if n > 1 else math.nan
-    return ratio, spread / math.sqrt(n) / abs(whole)
+@dataclass(frozen=True)
+class Tally:
+    """What a check is made of, over pairs: added up, so that pairs need not be kept.
 
+    pairs    total variation to the truth after the edit and without it, predicted part, true part
+    shared   of pairs whose base every factor changed: the true parts of all factors, and the predicted part
+    """
 
-def mean_and_error(values: Float64[Tensor, " pair"]) -> tuple[float, float]:
-    """The mean and its standard error."""
-    return float(values.mean()), float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    pairs: Scatter
+    shared: Scatter
 
+    @classmethod
+    def of(cls, n_factors: int) -> Tally:
+        """Of no pairs yet."""
+        return cls(Scatter.zeros(4), Scatter.zeros(n_factors + 1))
 
-def slopes(
-    predicted: Float64[Tensor, " pair"], true: Float64[Tensor, "pair factor"]
-) -> tuple[Float64[Tensor, " factor"], Float64[Tensor, " factor"]]:
-    """The coefficients of a linear regression with intercept and their errors; NaN where they are not determined."""
-    n, k = true.shape
-    design = torch.cat([torch.ones(n, 1, dtype=torch.float64), true], 1)
-    if n < k + 1 + FEWEST or int(torch.linalg.matrix_rank(design)) <= k:
-        return torch.full((k,), torch.nan, dtype=torch.float64), torch.full((k,), torch.nan, dtype=torch.float64)
-    gram = torch.linalg.pinv(design.mT @ design)
-    found = gram @ (design.mT @ predicted)
-    noise = float((predicted - design @ found).square().sum()) / (n - k - 1)
-    return found[1:], (gram.diagonal() * noise).clamp(min=0).sqrt()[1:]
+    def check(self, features: str, factor: str, head: str, method: str, place: int) -> Check:
+        """The check of a factor, which has a place among all; the slope on the others is the largest of them."""
+        after, before, part, true = self.pairs.mean.tolist()
+        off, error, rms = self.pairs.difference(2, 3)
+        value, spread = self.shared.slopes()
+        others = [i for i in range(len(value)) if i != place]
+        other = max(others, key=lambda i: abs(float(value[i]))) if others else None
+        return Check(
+            features, factor, head, method,
+            *self.pairs.ratio(0, 1), part, true, off, error,
+            float(value[place]), float(spread[place]),
+            math.nan if other is None else float(value[other]), math.nan if other is None else float(spread[other]),
+            self.pairs.n, distance=after, distance_unedited=math.nan if math.isnan(after) else before, part_rms=rms,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)

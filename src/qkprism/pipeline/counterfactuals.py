@@ -21,12 +21,12 @@ Pairs = Mapping[str, Sequence[Pair] | Contrast]
 class Cases:
     """Base texts, each encoded with the texts that factors made of it: a base that several factors change runs once.
 
-    `changes[i]` says of which factor, and of which of its pairs, each further text of encoded[i] is.
+    `changes[i]` says of which of the factors each further text of encoded[i] is.
     """
 
     encoded: list[EncodedExample]
-    changes: list[list[tuple[str, int]]]
-    bases: Mapping[str, list[Example]]
+    changes: list[list[str]]
+    factors: tuple[str, ...]
 
     @classmethod
     def of(cls, model: Model, pairs: Pairs, features: Features, heads: Sequence[Head]) -> Cases:
@@ -35,17 +35,17 @@ class Cases:
         if empty := [name for name, own in named.items() if not own]:
             raise QKPrismError(f"There are no pairs for the factor {empty[0]!r}.")
         changed = {name: encode_like(model, [pair[1] for pair in own], features, heads) for name, own in named.items()}
-        bases = {name: [base for base, _ in own] for name, own in named.items()}
-        places = {base: i for i, base in enumerate(dict.fromkeys(base for own in bases.values() for base in own))}
+        bases = dict.fromkeys(base for own in named.values() for base, _ in own)
+        places = {base: i for i, base in enumerate(bases)}
         encoded = encode_like(model, [*places], features, heads)
-        changes: list[list[tuple[str, int]]] = [[] for _ in places]
-        for name, own in bases.items():
-            for number, base in enumerate(own):
+        changes: list[list[str]] = [[] for _ in places]
+        for name, own in named.items():
+            for number, (base, _) in enumerate(own):
                 at, text = places[base], changed[name][number].text
                 _check(encoded[at], text)
                 encoded[at] = replace(encoded[at], more=(*encoded[at].more, text))
-                changes[at].append((name, number))
-        return cls(encoded, changes, bases)
+                changes[at].append(name)
+        return cls(encoded, changes, tuple(named))
 
 
 def pairs_of(contrast: Contrast) -> list[Pair]:

@@ -13,18 +13,18 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkprism.capture import Batches, Site, sites_of
-from qkprism.contrasts import Contrast, Example
-from qkprism.core.conditions import METHODS, Condition, Conditions, layer_conditions, methods_of
+from qkprism.contrasts import Contrast
+from qkprism.core.conditions import METHODS, Conditions, layer_conditions, methods_of
 from qkprism.core.edits import Edit
 from qkprism.core.feature_set import Features
 from qkprism.core.intervention import Scene, key_changes
 from qkprism.core.metrics import factor, identity_like
 from qkprism.core.rows import Logits, Places, after_key_edit, read_row
 from qkprism.core.splitting import parts_of, sequential
-from qkprism.core.validation import Check, Rows, Validation, mean_and_error, ratio_of_means, slopes, total_variation
+from qkprism.core.validation import Check, Rows, Tally, Validation, total_variation
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
@@ -37,6 +37,7 @@ from qkprism.pipeline.reading import Reading, read_logits
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
 Truth = Literal["keys", "rerun"]
+CHUNK = 64  # base texts that are added up at once
 
 
 def validate(
@@ -72,13 +73,16 @@ def validate(
     sites = sites_of(model, chosen)
     every = {name: _conditions(own, sites, methods) for name, own in sets.items()}
     reader = _Reader(sites, every, truth, cases.changes)
+    tallies = _Tallies(sites, every, {name: own.contrasts for name, own in sets.items()}, cases.factors)
     batches = Batches(model, sorted(sites), first.provenance["options"]["rope"], batch_size)
     with bar(len(cases.encoded), "texts", progress) as tick:
         for batch in batches.run(cases.encoded, reader.visit):
             reader.keep()
+            if len(reader.kept) >= CHUNK:
+                tallies.add(reader.take())
             tick(len(batch.examples))
-    found = {name: _Factor(name, reader, bases) for name, bases in cases.bases.items()}
-    checks = [check for head in chosen for check in _checks(head, found, sets, every)]
+    tallies.add(reader.take())
+    checks = [check for head in chosen for check in tallies.checks(head)]
     notes = [note for own in every.values() for head in own.values() for note in head.conditions.notes]
     provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
     return Validation(tuple(checks), tuple(dict.fromkeys(notes)), provenance)
@@ -138,7 +142,10 @@ def _conditions(
             ordered = sorted((features[name, head] for name in features.contrasts), key=lambda f: f.rank)
             columns = [torch.linalg.svd(f.covariance)[0][:, : f.rank] for f in ordered]
             forms = sequential(factor(identity_like(ordered[0].metric)), columns)
-            found[head] = _HeadConditions(own, tuple(f.contrast for f in ordered), forms)
+            judged = own.pick(
+                lambda c: c.control == "full" or (c.control == "feature" and c.feature in features.contrasts)
+            )
+            found[head] = _HeadConditions(judged, tuple(f.contrast for f in ordered), forms)
     return found
 
 
@@ -163,17 +170,33 @@ class _Read:
     edited: Mapping[str, Float64[Tensor, "value condition head"]]  # of `_EDITED`
     sequential: Mapping[str, Float64[Tensor, "feature head"]]
 
+    @property
+    def true_part(self) -> Float64[Tensor, " head"]:
+        """Half of what the gap really lost."""
+        return (self.gap[0] - self.gap[1]) / 2
+
+
+@dataclass
+class _Base:
+    """The pairs of one base text: the factor of each, and what was read of it in each layer."""
+
+    factors: Sequence[str]
+    reads: dict[tuple[int, int], _Read] = field(default_factory=dict)
+
+    def of(self, factor: str, layer: int) -> list[_Read]:
+        return [self.reads[pair, layer] for pair, name in enumerate(self.factors) if name == factor]
+
 
 @dataclass
 class _Reader:
-    """Reads every pair of every factor."""
+    """Reads the pairs of base texts, and keeps them until they are taken."""
 
     sites: Mapping[int, Site]
     sets: Mapping[str, Mapping[Head, _HeadConditions]]
     truth: Truth
-    changes: Sequence[Sequence[tuple[str, int]]]
-    pairs: dict[tuple[str, int, int], _Read] = field(default_factory=dict)
-    current: dict[tuple[str, int, int], _Read] = field(default_factory=dict)
+    changes: Sequence[Sequence[str]]
+    kept: list[_Base] = field(default_factory=list)
+    current: dict[int, _Base] = field(default_factory=dict)
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         site = self.sites[call.layer]
@@ -189,12 +212,18 @@ class _Reader:
             sides = zip((base, true), (first[row], row), keys, strict=True)
             over = [_over_keys(read.logits.pick([at]), own) for read, at, own in sides]
             marked, rest, gap = (torch.stack(values) for values in zip(*over, strict=True))
-            change = self.changes[example.index][which - 1]
-            self.current[(*change, call.layer)] = _Read(marked, rest, gap, *edits)
+            own = self.current.setdefault(example.index, _Base(self.changes[example.index]))
+            own.reads[which - 1, call.layer] = _Read(marked, rest, gap, *edits)
 
     def keep(self) -> None:
-        self.pairs |= self.current
+        """Keep what a pass has read when it is complete."""
+        self.kept.extend(self.current.values())
         self.current.clear()
+
+    def take(self) -> list[_Base]:
+        """What was kept, which is then no longer."""
+        taken, self.kept = self.kept, []
+        return taken
 
     def _edits(
         self, base: Reading, row: int, keys: Sequence[EncodedKey], site: Site
@@ -252,86 +281,75 @@ def _places(keys: Sequence[EncodedKey], logits: Logits) -> Places:
 
 
 @dataclass(frozen=True)
-class _Factor:
-    """All pairs of one factor, as they were read, and the texts they start from."""
+class _Tallies:
+    """The sums of every factor, set of features and method in every head."""
 
-    name: str
-    reader: _Reader
-    bases: Sequence[Example]
+    sites: Mapping[int, Site]
+    conditions: Mapping[str, Mapping[Head, _HeadConditions]]
+    contrasts: Mapping[str, Sequence[str]]
+    factors: tuple[str, ...]
+    found: dict[tuple[str, str, str, str], Tally] = field(default_factory=dict)
 
-    def of(self, head: Head) -> list[_Read]:
-        return [self.reader.pairs[self.name, index, head.layer] for index in range(len(self.bases))]
+    def add(self, bases: Sequence[_Base]) -> None:
+        """Add all pairs of some base texts."""
+        for layer in self.sites:
+            pairs = {name: [read for base in bases for read in base.of(name, layer)] for name in self.factors}
+            every = [[base.of(name, layer)[-1:] for name in self.factors] for base in bases]
+            shared = [[own[0] for own in reads] for reads in every if all(reads)]  # bases that all factors change
+            for name, own in pairs.items():
+                if own:
+                    self._add_factor(layer, name, own, shared)
 
-    def true_parts(self, head: Head) -> Float64[Tensor, " pair"]:
-        """Half of what the gap really lost."""
-        place = self.reader.sites[head.layer].heads.index(head)
-        return torch.stack([(read.gap[0] - read.gap[1])[place] / 2 for read in self.of(head)])
+    def _add_factor(self, layer: int, factor: str, pairs: Sequence[_Read], shared: Sequence[Sequence[_Read]]) -> None:
+        """Everything is computed for all heads of a layer at once: the rows are pairs and heads."""
+        before, truth = (_rows(pairs, side) for side in (0, 1))
+        none, true = total_variation(before, truth), torch.stack([read.true_part for read in pairs])
+        trues = [torch.stack([reads[i].true_part for reads in shared]) for i in range(len(self.factors)) if shared]
+        for name, own in self.conditions.items():
+            if factor not in self.contrasts[name]:
+                continue
+            moved = torch.stack([read.edited[name] for read in pairs], 2)
+            split = torch.stack([read.sequential[name] for read in pairs], 1)
+            again = [reads[0] for reads in shared]  # edits and parts are the base's, whatever the change
+            for place, head in enumerate(self.sites[layer].heads):
+                for at, condition in enumerate(own[head].conditions.names):
+                    if condition.control == "full" or condition.feature == factor:
+                        original, target, part = moved[:, at, :, place]
+                        after = total_variation(before.pick(place).with_pair(original, target), truth.pick(place))
+                        same = [read.edited[name][2, at, place] for read in again]
+                        where = (name, factor, str(head), condition.method or WHOLE)
+                        self._add(where, [after, none[:, place], part, true[:, place]], trues, same, place)
+                at = own[head].names.index(factor)
+                same = [read.sequential[name][at, place] for read in again]
+                no_edit = torch.full_like(none[:, place], torch.nan)
+                where = (name, factor, str(head), SEQUENTIAL)
+                self._add(where, [no_edit, no_edit, split[at, :, place], true[:, place]], trues, same, place)
 
+    def _add(
+        self,
+        where: tuple[str, str, str, str],
+        values: Sequence[Float64[Tensor, " pair"]],
+        trues: Sequence[Float64[Tensor, "base head"]],
+        parts: Sequence[Float64[Tensor, ""]],
+        place: int,
+    ) -> None:
+        tally = self.found.setdefault(where, Tally.of(len(self.factors)))
+        tally.pairs.add(torch.stack(list(values), 1))
+        if parts:
+            tally.shared.add(torch.stack([*(true[:, place] for true in trues), torch.stack(list(parts))], 1))
 
-def _checks(
-    head: Head,
-    factors: Mapping[str, _Factor],
-    sets: Mapping[str, Features],
-    conditions: Mapping[str, Mapping[Head, _HeadConditions]],
-) -> list[Check]:
-    """Every factor, set of features and method in one head."""
-    true = {name: own.true_parts(head) for name, own in factors.items()}
-    found = []
-    for set_name, features in sets.items():
-        own = conditions[set_name][head]
-        for name in [name for name in factors if name in features.contrasts]:
-            pairs, place = factors[name].of(head), factors[name].reader.sites[head.layer].heads.index(head)
-            before, truth = (_rows(pairs, side, place) for side in (0, 1))
-            none = total_variation(before, truth)
-            for at, condition in enumerate(own.conditions.names):
-                if condition.control == "full" or condition == Condition("feature", name, condition.method):
-                    moved = torch.stack([read.edited[set_name][:, at, place] for read in pairs], 1)
-                    after = total_variation(before.with_pair(moved[0], moved[1]), truth)
-                    where = (set_name, name, str(head), condition.method or WHOLE)
-                    check = _check(where, ratio_of_means(after, none), moved[2], true, factors)
-                    found.append(check._replace(distance=float(after.mean()), distance_unedited=float(none.mean())))
-            parts = torch.stack([read.sequential[set_name][own.names.index(name), place] for read in pairs])
-            where = (set_name, name, str(head), SEQUENTIAL)
-            found.append(_check(where, (torch.nan, torch.nan), parts, true, factors))
-    return found
-
-
-def _check(
-    where: tuple[str, str, str, str],
-    tv: tuple[float, float],
-    part: Float64[Tensor, " pair"],
-    true: Mapping[str, Float64[Tensor, " pair"]],
-    factors: Mapping[str, _Factor],
-) -> Check:
-    truth = true[where[1]]
-    own, other = _slopes(where[1], part, true, factors)
-    means = (float(part.mean()), float(truth.mean()))
-    off = part - truth
-    rms = float(off.square().mean().sqrt())
-    return Check(*where, *tv, *means, *mean_and_error(off), *own, *other, len(part), part_rms=rms)
-
-
-def _slopes(
-    name: str, part: Tensor, true: Mapping[str, Tensor], factors: Mapping[str, _Factor]
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Of the own factor and the largest of the others, over the base texts that all factors change."""
-    place = {g: {base: i for i, base in enumerate(own.bases)} for g, own in factors.items()}
-    shared = [base for base in place[name] if all(base in own for own in place.values())]
-    rows = {g: torch.tensor([own[base] for base in shared], dtype=torch.long) for g, own in place.items()}
-    value, error = slopes(part[rows[name]], torch.stack([true[g][rows[g]] for g in true], 1))
-    at = [*true].index(name)
-    others = [i for i in range(len(true)) if i != at]
-    own = (float(value[at]), float(error[at]))
-    if not others:
-        return own, (torch.nan, torch.nan)
-    largest = max(others, key=lambda i: abs(float(value[i])))
-    return own, (float(value[largest]), float(error[largest]))
+    def checks(self, head: Head) -> list[Check]:
+        """In the order of the sets of features, then of their factors."""
+        places = {name: i for i, name in enumerate(self.contrasts)}
+        own = [where for where in self.found if where[2] == str(head)]
+        own.sort(key=lambda where: (places[where[0]], self.factors.index(where[1])))
+        return [self.found[where].check(*where, self.factors.index(where[1])) for where in own]
 
 
-def _rows(pairs: Sequence[_Read], side: int, head: int) -> Rows:
-    """The rows of many texts, padded to the most keys."""
+def _rows(pairs: Sequence[_Read], side: int) -> Rows:
+    """The rows of many texts in all heads, padded to the most keys."""
     width = max(read.marked.shape[-1] for read in pairs)
-    marked = torch.full((len(pairs), width), -torch.inf, dtype=torch.float64)
-    for i, read in enumerate(pairs):
-        marked[i, : read.marked.shape[-1]] = read.marked[side, head]
-    return Rows(marked, torch.stack([read.rest[side, head] for read in pairs]))
+    marked = [
+        nn.functional.pad(read.marked[side], (0, width - read.marked.shape[-1]), value=-torch.inf) for read in pairs
+    ]
+    return Rows(torch.stack(marked), torch.stack([read.rest[side] for read in pairs]))

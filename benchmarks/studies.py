@@ -1,0 +1,62 @@
+"""How long whole studies take and how much memory they need, part by part: the command as its user starts it (Linux).
+
+python benchmarks/studies.py binding --sizes quick paper
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SAMPLES_A_SECOND = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("studies", nargs="+", choices=["binding", "filter"])
+    parser.add_argument("--sizes", nargs="+", choices=["quick", "paper"], default=["quick"])
+    given = parser.parse_args()
+    for study in given.studies:
+        for size in given.sizes:
+            with tempfile.TemporaryDirectory() as place:
+                watch([sys.executable, "-m", "qkprism", study, "--size", size], Path(place) / "study")
+
+
+def watch(command: list[str], folder: Path) -> None:
+    """Run a study in a new folder. A part's peak is the highest of the samples taken while it was the next to come."""
+    print(*command[2:], flush=True)
+    began = since = time.monotonic()
+    options = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
+    process = subprocess.Popen([*command, "--save", str(folder)], stdout=subprocess.DEVNULL, env=options)
+    seen, peak, whole = set[str](), 0, 0
+    while process.poll() is None:
+        now, highest = memory(process.pid)
+        peak, whole = max(peak, now), max(whole, highest)
+        if come := {path.stem for path in (*folder.glob("*.job"), *folder.glob("report.html"))} - seen:
+            print(f"  {', '.join(sorted(come))}: {time.monotonic() - since:.0f} s, {peak} MB", flush=True)
+            seen, peak, since = seen | come, 0, time.monotonic()
+        time.sleep(1 / SAMPLES_A_SECOND)
+    if process.returncode:
+        raise SystemExit(f"exit code {process.returncode}")
+    minutes, seconds = divmod(round(time.monotonic() - began), 60)
+    print(f"  in all: {minutes} min {seconds} s, {whole} MB", flush=True)
+
+
+def memory(process: int) -> tuple[int, int]:
+    """What a process holds now and its peak, in MB; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    known = dict(line.split(":", 1) for line in lines)
+    now, highest = (int(known.get(name, "0 kB").split()[0]) // 1024 for name in ("VmRSS", "VmHWM"))
+    return now, highest
+
+
+if __name__ == "__main__":
+    main()
