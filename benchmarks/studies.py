@@ -34,7 +34,9 @@ def watch(command: list[str], folder: Path) -> None:
     options = {"TOKENIZERS_PARALLELISM": "false", **os.environ}
     process = subprocess.Popen([*command, "--save", str(folder)], stdout=subprocess.DEVNULL, env=options)
     seen, peak, whole = set[str](), 0, 0
-    while process.poll() is None:
+    ended = False
+    while not ended:
+        ended = process.poll() is not None  # the folder is looked at once more
         now, highest = memory(process.pid)
         peak, whole = max(peak, now), max(whole, highest)
         if come := {path.stem for path in (*folder.glob("*.job"), *folder.glob("report.html"))} - seen:

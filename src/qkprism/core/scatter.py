@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 FEWEST = 10  # more examples than coefficients that a slope needs
-_FLAT = 1e-12  # of the mean square or of a correlation: below it values do not vary, or not by themselves
+_FLAT = 1e-12  # of a mean square, of the largest variance or of a correlation: below it nothing varies by itself
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Scatter:
 
     >>> both = Scatter.zeros(2)
     >>> both.add(torch.tensor([[1.0, 2.0], [3.0, 2.0]]).double())
-    >>> both.n, both.mean.tolist(), both.covariance().tolist()
+    >>> both.n, both.mean.tolist(), both.products.tolist()
     (2, [2.0, 2.0], [[2.0, 0.0], [0.0, 0.0]])
     """
 
@@ -41,10 +41,6 @@ class Scatter:
         self.products += deviation.mT @ deviation + torch.outer(apart, apart) * (self.n * len(values) / n)
         self.mean += apart * (len(values) / n)
         self.n = n
-
-    def covariance(self) -> Float64[Tensor, "value value"]:
-        """NaN for a single example."""
-        return self.products / (self.n - 1) if self.n > 1 else torch.full_like(self.products, torch.nan)
 
     def ratio(self, above: int, below: int) -> tuple[float, float]:
         """The ratio of two means with its standard error."""
@@ -77,9 +73,8 @@ class Scatter:
         within, shared = self.products[:k, :k], self.products[:k, k]
         nothing = torch.full((k,), torch.nan, dtype=torch.float64)
         size = within.diagonal()
-        if self.n < k + 1 + FEWEST or bool(
-            (size <= _FLAT * self.n * self.mean[:k].square()).any() or (size <= 0).any()
-        ):
+        least = _FLAT * torch.maximum(self.n * self.mean[:k].square(), size.max())
+        if self.n < k + 1 + FEWEST or bool((size <= least).any()):
             return nothing, nothing
         scale = size.sqrt()
         if float(torch.linalg.eigvalsh(within / torch.outer(scale, scale))[0]) <= _FLAT:

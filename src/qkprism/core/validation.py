@@ -108,7 +108,7 @@ class Tally:
             *self.pairs.ratio(0, 1), part, true, off, error,
             float(value[place]), float(spread[place]),
             math.nan if other is None else float(value[other]), math.nan if other is None else float(spread[other]),
-            self.pairs.n, distance=after, distance_unedited=math.nan if math.isnan(after) else before, part_rms=rms,
+            self.pairs.n, distance=after, distance_unedited=before, part_rms=rms,
         )  # fmt: skip
 
 

@@ -178,7 +178,8 @@ class _Editor:
 
     def _read(self, logits: Float[Tensor, "example vocabulary"]) -> Float64[Tensor, "measure example"]:
         """The gap between the answers' logits (target less original), then the other measures."""
-        logits, answers = logits.float(), self.answers.to(logits.device)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        answers = self.answers.to(logits.device)
         own = logits.gather(1, answers)
         probability = (own - logits.logsumexp(-1, keepdim=True)).exp()
         predicted = logits.argmax(-1, keepdim=True) == answers

@@ -37,7 +37,7 @@ from qkprism.pipeline.reading import Reading, read_logits
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
 Truth = Literal["keys", "rerun"]
-CHUNK = 64  # base texts that are added up at once
+CHUNK = 64  # base texts, or a few more, that are added up at once
 
 
 def validate(
@@ -77,7 +77,7 @@ def validate(
     batches = Batches(model, sorted(sites), first.provenance["options"]["rope"], batch_size)
     with bar(len(cases.encoded), "texts", progress) as tick:
         for batch in batches.run(cases.encoded, reader.visit):
-            reader.keep()
+            reader.keep(batch)
             if len(reader.kept) >= CHUNK:
                 tallies.add(reader.take())
             tick(len(batch.examples))
@@ -215,9 +215,9 @@ class _Reader:
             own = self.current.setdefault(example.index, _Base(self.changes[example.index]))
             own.reads[which - 1, call.layer] = _Read(marked, rest, gap, *edits)
 
-    def keep(self) -> None:
-        """Keep what a pass has read when it is complete."""
-        self.kept.extend(self.current.values())
+    def keep(self, batch: Batch) -> None:
+        """Keep what a complete pass has read; a pass that failed may have left texts that are run again."""
+        self.kept.extend(self.current[example.index] for example in batch.examples)
         self.current.clear()
 
     def take(self) -> list[_Base]:
