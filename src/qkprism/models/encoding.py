@@ -27,7 +27,7 @@ from qkprism.models.chat import Chat, Prompt, Template
 
 TokenChoice = Literal["last", "first", "every"]
 _SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
-_CHUNK = 64  # texts a tokenizer call: offsets are large in Python
+_CHUNK = 256  # texts a tokenizer call: offsets are large in Python
 
 
 @dataclass(frozen=True, slots=True)
