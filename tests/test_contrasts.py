@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from qkprism.contrasts import Contrast, Example, Span, Text
+from qkprism.contrasts import Contrast, Example, Span, Text, Written
 from qkprism.errors import QKPrismError
 
 BOXES = "The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]"
@@ -237,6 +237,32 @@ def test_contrast__read_inverts_write(name: str, drawn: list[Any], description: 
     assert again == contrast
     assert again.digest == contrast.digest
     assert [file.name for file in tmp_path.iterdir()] == ["written.jsonl"]
+
+
+def test_written__is_a_contrast_like_any_other_and_keeps_no_texts(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def write(number: int) -> Example:
+        made.append(number)
+        return Example.parse(f"in Box [-O], in Box [+{number}]. In", source=f"own:{number}")
+
+    lazy = Contrast("own", Written(tuple(range(6)), write))
+    assert len(lazy) == 6
+    assert made == []
+    kept = Contrast("own", tuple(lazy))
+    assert made == [*range(6)]
+    assert lazy == kept
+    assert hash(lazy) == hash(kept)
+    assert lazy.digest == kept.digest
+    assert lazy[2] == kept[2]
+    assert lazy[2] is not lazy[2]
+    assert lazy[-1].source == "own:5"
+    assert (lazy[1:3].examples, lazy[1:3].digest) == (kept[1:3].examples, kept[1:3].digest)
+    assert isinstance(lazy[1:3].examples, Written)
+    assert lazy + kept == kept + lazy == kept + kept
+    assert lazy != Contrast("own", kept.examples[:5])
+    lazy.write(tmp_path / "own.jsonl")
+    assert Contrast.read(tmp_path / "own.jsonl") == kept
 
 
 def test_contrast__reads_the_documented_format(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +27,7 @@ from typing import Any, Literal, NoReturn, overload
 from qkprism.errors import QKPrismError
 from qkprism.markup import SIDES, Label, Labels, Span, Text, check_unicode, checked_labels, chip, marked_html, show
 
-__all__ = ["Contrast", "Example", "Label", "Labels", "Span", "Text", "located"]
+__all__ = ["Contrast", "Example", "Label", "Labels", "Span", "Text", "Written", "located"]
 
 _TEXT_FIELDS = ("text", "query", "positive", "negative")
 _LINE_FIELDS = (*_TEXT_FIELDS, "twin", "weight", "group", "labels")
@@ -101,6 +101,35 @@ class Example:
         return (self.text,) if self.twin is None else (self.text, self.twin)
 
 
+@dataclass(frozen=True)
+class Written(Sequence[Example]):
+    """Examples that are made of something smaller each time they are asked for, and not kept: `write(sources[i])`."""
+
+    sources: tuple[Any, ...]
+    write: Callable[[Any], Example]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __iter__(self) -> Iterator[Example]:
+        return map(self.write, self.sources)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Written: ...
+    def __getitem__(self, index: int | slice) -> Example | Written:
+        if isinstance(index, slice):
+            return Written(self.sources[index], self.write)
+        return self.write(self.sources[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
 @dataclass(frozen=True, repr=False)
 class Contrast:
     """A named set of examples: what defines a feature.
@@ -110,14 +139,15 @@ class Contrast:
     """
 
     name: str
-    examples: tuple[Example, ...]
+    examples: Sequence[Example]  # a tuple, or written when asked for
     description: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.strip() or not self.name.isprintable():
             raise QKPrismError(f"the name of a contrast is one line of printable text, not {show(self.name)}")
         check_unicode(self.description)
-        object.__setattr__(self, "examples", tuple(self.examples))
+        if not isinstance(self.examples, Written):
+            object.__setattr__(self, "examples", tuple(self.examples))
         if not self.examples:
             raise QKPrismError(f"the contrast {self.name!r} has no examples; it needs at least one")
 
@@ -170,7 +200,7 @@ class Contrast:
             return NotImplemented
         names, descriptions = (self.name, other.name), (self.description, other.description)
         description = "; ".join(dict.fromkeys(filter(None, descriptions)))
-        return Contrast("+".join(dict.fromkeys(names)), self.examples + other.examples, description)
+        return Contrast("+".join(dict.fromkeys(names)), (*self.examples, *other.examples), description)
 
     @cached_property
     def digest(self) -> str:

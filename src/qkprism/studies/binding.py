@@ -121,8 +121,6 @@ def study_binding(
     scores = work.scores()
     heads, notes = choose_heads(scores)
     found = work.features(heads)
-    task = replace(task, contrasts={})  # thousands of texts that no later part needs
-    work = replace(work, task=task)
     features = found["ours"]
     method, why = split_method(features)
     about = replace(about, notes=(*notes, *why, *few_twins(found["three mechanisms"]), *dropped))

@@ -21,7 +21,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from qkprism.contrasts import Contrast, Example
+from qkprism.contrasts import Contrast, Example, Written
 from qkprism.errors import QKPrismError
 from qkprism.tasks.draws import CONTRASTS, Twins, World, any_entity, with_target
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
@@ -122,11 +122,13 @@ def _rng(seed: int, name: str) -> Random:
 def _contrast(name: str, drawn: Iterable[Twins], schema: Schema, phrasing: Phrasing) -> Contrast:
     # Keys of equal labels are taken to differ by noise: where the scene's label is the signal it must be among them.
     write = partial(text_of, schema=schema, phrasing=phrasing, name_labels=name == "reflexive")
-    examples = [
-        Example(write(scene), write(twin) if twin else None, source=f"{name}:{number}")
-        for number, (scene, twin) in enumerate(drawn, start=1)
-    ]
-    return Contrast(name, tuple(examples), f"binding, {schema.name}, {phrasing.name}")
+
+    def example(numbered: tuple[int, Twins]) -> Example:
+        number, (scene, twin) = numbered
+        return Example(write(scene), write(twin) if twin else None, source=f"{name}:{number}")
+
+    examples = Written(tuple(enumerate(drawn, start=1)), example)
+    return Contrast(name, examples, f"binding, {schema.name}, {phrasing.name}")
 
 
 def _labels(schema: Schema, phrasing: Phrasing, n_pairs: int, tokenizer: Tokenizer | None) -> tuple[str, ...]:

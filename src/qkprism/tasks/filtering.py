@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from qkprism.contrasts import Contrast, Example, Span, Text
+from qkprism.contrasts import Contrast, Example, Span, Text, Written
 from qkprism.errors import QKPrismError
 from qkprism.tasks.balance import balanced
 from qkprism.tasks.categories import CATEGORIES, Category
@@ -99,10 +99,11 @@ def filtering(
     halves = {c.name: _halves(c, n_items, listing, tokenizer, seed) for c in chosen}
     train = _Lists(chosen, {name: first for name, (first, _) in halves.items()}, listing, n_categories, n_items)
     held = _Lists(chosen, {name: second for name, (_, second) in halves.items()}, listing, n_categories, n_items)
-    contrasts = {c.name: train.contrast(c.name, [c] * n_train, _rng(seed, c.name)) for c in chosen}
+    drawn = {c.name: train.draw(c.name, [c] * n_train, _rng(seed, c.name)) for c in chosen}
+    contrasts = {name: train.contrast(name, own) for name, own in drawn.items()}
     # One of each in turn, so that a slice of the pooled contrast is balanced too.
-    turns = [example for turn in zip(*contrasts.values(), strict=True) for example in turn]
-    contrasts[POOLED] = Contrast(POOLED, tuple(turns), "filtering, all categories")
+    turns = [own for turn in zip(*drawn.values(), strict=True) for own in turn]
+    contrasts[POOLED] = train.contrast(POOLED, turns, "all categories")
     return FilteringTask(
         categories=chosen,
         listing=listing,
@@ -119,6 +120,17 @@ def _rng(seed: int, name: str) -> Random:
     return Random(f"filtering {seed} {name}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """One list: its items in their order and the category of each, which category is asked for, and the target."""
+
+    source: str
+    asked: str
+    items: tuple[str, ...]
+    categories: tuple[str, ...]
+    target: str
+
+
 @dataclass(frozen=True)
 class _Lists:
     """What lists are drawn from."""
@@ -131,30 +143,36 @@ class _Lists:
 
     def mixed(self, name: str, count: int, rng: Random) -> Contrast:
         """Every category is asked for equally often."""
-        return self.contrast(name, balanced(self.categories, count, rng), rng)
+        return self.contrast(name, self.draw(name, balanced(self.categories, count, rng), rng))
 
-    def contrast(self, name: str, asked: Iterable[Category], rng: Random) -> Contrast:
+    def contrast(self, name: str, drawn: Iterable[_Drawn], what: str = "") -> Contrast:
+        """Lists in words, written when they are asked for."""
+        return Contrast(name, Written(tuple(drawn), self.write), f"filtering, {what or f'{name}, {self.listing.name}'}")
+
+    def draw(self, name: str, asked: Iterable[Category], rng: Random) -> list[_Drawn]:
         """A list for each category asked for."""
-        examples = [
-            Example(self._text(category, rng), labels={"category": category.name}, source=f"{name}:{number}")
-            for number, category in enumerate(asked, start=1)
-        ]
-        return Contrast(name, tuple(examples), f"filtering, {name}, {self.listing.name}")
+        return [self._draw(f"{name}:{number}", category, rng) for number, category in enumerate(asked, start=1)]
 
-    def _text(self, asked: Category, rng: Random) -> Text:
+    def _draw(self, source: str, asked: Category, rng: Random) -> _Drawn:
         others = rng.sample(_company(asked, self.categories), self.n_categories - 1)
-        drawn = [(item, c) for c in (asked, *others) for item in rng.sample(self.items[c.name], self.n_items)]
+        drawn = [(item, c.name) for c in (asked, *others) for item in rng.sample(self.items[c.name], self.n_items)]
         target = rng.choice(drawn[self.n_items :])[0]
         rng.shuffle(drawn)
+        items, categories = zip(*drawn, strict=True)
+        return _Drawn(source, asked.name, items, categories, target)
+
+    def write(self, drawn: _Drawn) -> Example:
+        """The list in words, its items marked as keys."""
         text, keys = self.listing.opening, list[Span]()
-        for item, category in drawn:
+        for item, category in zip(drawn.items, drawn.categories, strict=True):
             text += ", " if keys else ""
-            named = {"category": category.name}
-            keys.append(Span(len(text), len(text) + len(item), named, target=item == target))
+            named = {"category": category}
+            keys.append(Span(len(text), len(text) + len(item), named, target=item == drawn.target))
             text += item
-        text += self.listing.closing.format(category=asked.name)
-        positive = [key for key in keys if key.labels["category"] == asked.name]
-        return Text(text, None, tuple(positive), tuple(key for key in keys if key not in positive))
+        text += self.listing.closing.format(category=drawn.asked)
+        positive = [key for key in keys if key.labels["category"] == drawn.asked]
+        whole = Text(text, None, tuple(positive), tuple(key for key in keys if key not in positive))
+        return Example(whole, labels={"category": drawn.asked}, source=drawn.source)
 
 
 def _company(asked: Category, categories: Sequence[Category]) -> list[Category]:
