@@ -301,7 +301,7 @@ class _Tallies:
                     self._add_factor(layer, name, own, shared)
 
     def _add_factor(self, layer: int, factor: str, pairs: Sequence[_Read], shared: Sequence[Sequence[_Read]]) -> None:
-        """Add the pairs of one factor: attention rows are made for all heads of a layer at once, tallies head by head."""
+        """Add the pairs of one factor: rows are made for all heads of a layer at once, tallies are head by head."""
         before, truth = (_rows(pairs, side) for side in (0, 1))
         none, true = total_variation(before, truth), torch.stack([read.true_part for read in pairs])
         trues = [torch.stack([reads[i].true_part for reads in shared]) for i in range(len(self.factors)) if shared]
