@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -189,17 +190,26 @@ def test_encode__order_and_company_change_nothing() -> None:
     assert [example.text for example in encode(byte_level(), contrast)] == alone
 
 
-def test_encode__calls_the_tokenizer_for_many_texts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, sizes = byte_level(), []
+def test_encode__asks_for_some_examples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, calls = byte_level(), []
     call = type(tokenizer).__call__
+    asked = 0
+
+    def written() -> Iterator[Example]:
+        nonlocal asked
+        for number in range(1, 301):
+            asked += 1
+            yield Example.parse(BOXES, twin=BOXES if number == 200 else None, source=f"line {number}")
 
     def counted(self: Any, texts: list[str], **options: Any) -> Any:
-        sizes.append(len(texts))
+        calls.append((asked, len(texts)))
         return call(self, texts, **options)
 
     monkeypatch.setattr(type(tokenizer), "__call__", counted)
-    encode(tokenizer, [Example.parse(BOXES)] * 1000)
-    assert sizes == [256, 256, 256, 232]
+    encoded = encode(tokenizer, written())
+    assert calls == [(128, 128), (256, 129), (300, 44)]
+    assert [(example.index, example.source) for example in encoded] == [(i, f"line {i + 1}") for i in range(300)]
+    assert [example.index for example in encoded if example.twin] == [199]
 
 
 # The default query

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Literal
 
 import torch
@@ -27,7 +27,7 @@ from qkprism.models.chat import Chat, Prompt, Template
 
 TokenChoice = Literal["last", "first", "every"]
 _SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
-_CHUNK = 256  # texts a tokenizer call: offsets are large in Python
+_CHUNK = 128  # examples a tokenizer call: offsets are large in Python
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +98,35 @@ def encode(
 
     >>> encode(tokenizer, contrast, token="last", chat={"answer_prefix": "It is in Box"})  # doctest: +SKIP
     """
-    examples = list(examples)
-    if strange := [type(example).__name__ for example in examples if not isinstance(example, Example)]:
-        raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
     if token not in ("last", "first", "every"):
         raise QKPrismError(f"token={token!r} is unknown; a span gives its 'last', its 'first' or 'every' token.")
     if max_length is not None and max_length < 1:
         raise QKPrismError(f"max_length={max_length} leaves no token; give at least 1, or None for whole texts.")
     template = None if chat is None or chat is False else Template.of(tokenizer, chat)
     rules = _Rules(token, causal, max_length, tokenizer.truncation_side, template is not None)
-    sources = [example.source or f"example {index}" for index, example in enumerate(examples)]
+    encoded: list[EncodedExample] = []
+    given = iter(examples)
+    while chunk := list(islice(given, _CHUNK)):  # examples may be written when they are asked for, and are not kept
+        encoded += _encode_chunk(tokenizer, chunk, len(encoded), template, rules)
+    return encoded
+
+
+def _encode_chunk(
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    start: int,
+    template: Template | None,
+    rules: _Rules,
+) -> Iterator[EncodedExample]:
+    """Encode examples, the first of which has the number `start`."""
+    if strange := [type(example).__name__ for example in examples if not isinstance(example, Example)]:
+        raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
+    sources = [example.source or f"example {index}" for index, example in enumerate(examples, start)]
     marked = [item for source, example in zip(sources, examples, strict=True) for item in _marked(source, example)]
-    _require_offsets(tokenizer, marked)
     texts = _encode_texts(tokenizer, marked, template, rules)
-    return [
-        EncodedExample(index, next(texts), next(texts) if example.twin else None, example.weight, example.group, source)
-        for index, (source, example) in enumerate(zip(sources, examples, strict=True))
-    ]
+    for index, (source, example) in enumerate(zip(sources, examples, strict=True), start):
+        twin = example.twin is not None
+        yield EncodedExample(index, next(texts), next(texts) if twin else None, example.weight, example.group, source)
 
 
 def encode_text(
@@ -129,9 +141,7 @@ def encode_text(
     """Find the marked tokens of one text, which may have no keys."""
     template = None if chat is None or chat is False else Template.of(tokenizer, chat)
     rules = _Rules(token, causal, max_length, tokenizer.truncation_side, template is not None)
-    marked = [_Marked("the text", text)]
-    _require_offsets(tokenizer, marked)
-    return next(_encode_texts(tokenizer, marked, template, rules))
+    return next(_encode_texts(tokenizer, [_Marked("the text", text)], template, rules))
 
 
 def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:
@@ -187,13 +197,12 @@ def _marked(source: str, example: Example) -> list[_Marked]:
 def _encode_texts(
     tokenizer: PreTrainedTokenizerBase, marked: Sequence[_Marked], template: Template | None, rules: _Rules
 ) -> Iterator[EncodedText]:
-    for start in range(0, len(marked), _CHUNK):
-        chunk = marked[start : start + _CHUNK]
-        prompts = [_prompt(item, template) for item in chunk]
-        encodings = _tokenize(tokenizer, [prompt.string for prompt in prompts], special=template is None)
-        for item, prompt, tokens in zip(chunk, prompts, encodings, strict=True):
-            with located(item.source):
-                yield _encode_text(item.text, prompt, tokens, rules)
+    _require_offsets(tokenizer, marked)
+    prompts = [_prompt(item, template) for item in marked]
+    encodings = _tokenize(tokenizer, [prompt.string for prompt in prompts], special=template is None)
+    for item, prompt, tokens in zip(marked, prompts, encodings, strict=True):
+        with located(item.source):
+            yield _encode_text(item.text, prompt, tokens, rules)
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, strings: list[str], *, special: bool) -> Iterator[_Tokens]:

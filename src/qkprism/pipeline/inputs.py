@@ -91,7 +91,7 @@ def encode_like(
 ) -> list[EncodedExample]:
     """Encode the texts of examples (not their twins) as those of the features were."""
     options = features.provenance["options"]
-    encoded = encode_for(model, list(examples), heads, options["token"], options["chat"], options["max_length"])
+    encoded = encode_for(model, examples, heads, options["token"], options["chat"], options["max_length"])
     return [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
 
 

@@ -35,12 +35,10 @@ def find_heads(
     if by not in MEASURES:
         raise QKPrismError(f"Heads cannot be sorted by {by!r}. Use one of {', '.join(MEASURES)}.")
     name = examples.name if isinstance(examples, Contrast) else None
-    examples = list(examples)
     chosen = heads_of(model, heads)
-    for i, example in enumerate(examples):
-        if not example.text.negative:
-            raise QKPrismError(f"{example.source or f'example {i}'}: finding heads needs a negative key in the text.")
     encoded = encode_for(model, examples, chosen, token, chat, max_length)
+    if lacking := [example.source for example in encoded if not example.text.negative]:
+        raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
     encoded = [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
     sites = sites_of(model, chosen)
     sums = {layer: Means.zeros(len(MEASURES), len(site.heads)) for layer, site in sites.items()}
