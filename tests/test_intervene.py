@@ -1,11 +1,13 @@
 """Interventions on tiny models: what is predicted from one pass is what the really edited model does."""
 
+import copy
 import threading
 import weakref
 
 import numpy as np
 import pytest
 import torch
+from transformers import DynamicCache
 
 import qkprism as qk
 from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
@@ -14,6 +16,7 @@ from qkprism.contrasts import Span, Text
 from qkprism.core.conditions import Condition
 from qkprism.core.edits import swap
 from qkprism.models.blocks import skipping
+from qkprism.models.caches import forked, with_room
 from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
 from qkprism.models.encoding import encode
 from qkprism.pipeline import outcomes
@@ -276,6 +279,38 @@ def test_continuation__gives_the_logits_of_the_whole_text_and_keeps_the_cache(na
     whole = Continuation.start(model, encoded, rope="post", cached=False)
     for _ in range(2):
         assert torch.allclose(begun.logits(), whole.logits(), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_continuation__writes_new_tokens_into_room_of_the_cache_and_copies_nothing(name):
+    model = load(name)
+    begun = Continuation.start(model, encode(model.tokenizer, examples(6, seed=1)), rope="post", cached=True)
+    before = [(layer.keys.clone(), layer.values.clone()) for layer in begun.cache.layers]
+    seen = []
+    found = [begun.logits(lambda call: seen.append(call.key.data_ptr())) for _ in range(2)]
+    assert seen == [layer.keys.data_ptr() for layer in begun.cache.layers] * 2
+    assert torch.equal(*found)
+    for layer, (keys, values) in zip(begun.cache.layers, before, strict=True):
+        assert torch.equal(layer.keys, keys)
+        assert torch.equal(layer.values, values)
+
+
+@pytest.mark.parametrize("room", [0, 2, 3, 5])
+def test_caches__a_layer_with_room_grows_as_one_without(room):
+    generator = torch.Generator().manual_seed(0)
+    states = [torch.randn(2, 3, tokens, 4, generator=generator).chunk(2, -1) for tokens in (6, 2, 1)]
+    usual = DynamicCache()
+    usual.update(*states[0], 0)
+    roomy = with_room(copy.deepcopy(usual), room)
+    for _ in range(2):  # the second fork writes over what the first has added
+        forks = forked(usual), forked(roomy)
+        for added in states[1:]:
+            for own, expected in zip(*(fork.update(*added, 0) for fork in forks), strict=True):
+                assert torch.equal(own, expected)
+            assert forks[0].get_seq_length() == forks[1].get_seq_length()
+    assert roomy.get_seq_length() == usual.get_seq_length() == 6
+    assert torch.equal(roomy.layers[0].keys, states[0][0])
+    assert torch.equal(roomy.layers[0].values, states[0][1])
 
 
 def test_continuation__queries_in_the_middle_of_texts_of_different_lengths():

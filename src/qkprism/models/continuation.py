@@ -8,7 +8,6 @@ trusted to give the same logits (tried on the first texts), the whole text is ru
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from qkprism.errors import QKPrismError
 from qkprism.models.blocks import blocks_before, noting, skipping
+from qkprism.models.caches import forked, with_room
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedExample, collate, pad_id
 from qkprism.models.model import Frame, Model
@@ -63,7 +63,8 @@ class Continuation:
         if not cached or tail == width:
             return cls(model, batch, rope, chat, width)
         begun = cls(model, batch, rope, chat, tail)
-        return cls(model, batch, rope, chat, tail, begun._prefix(slice(0, width - tail)), frozenset(skips))
+        cache = with_room(begun._prefix(slice(0, width - tail)), tail)
+        return cls(model, batch, rope, chat, tail, cache, frozenset(skips))
 
     @property
     def rows(self) -> Int[Tensor, " example"]:
@@ -95,7 +96,7 @@ class Continuation:
             assert found is not None
             return found[torch.arange(len(own)), own.to(found.device)]
         part = slice(self.batch.input_ids.shape[1] - self.tail, None)
-        inputs = self._inputs(part) | {"past_key_values": _forked(self.cache), "use_cache": True}
+        inputs = self._inputs(part) | {"past_key_values": forked(self.cache), "use_cache": True}
         tap = nullcontext() if visit is None else self.model.tap(visit, layers=layers)
         with evaluating(self.model.hf), torch.no_grad(), tap, self._blocks(visit, layers):
             found = self.model.hf(**inputs).logits
@@ -138,13 +139,6 @@ def _blocks_before(model: Model, layer: int) -> Sequence[nn.Module]:
 
 def _last_word(ids: Sequence[int], query: int, special: set[int]) -> int:
     return max(at for at in range(len(ids)) if at == query or ids[at] not in special)
-
-
-def _forked(cache: Any) -> Any:
-    """A cache that grows by itself: growing makes new tensors and leaves the old ones."""
-    fork = copy.copy(cache)
-    fork.layers = [copy.copy(layer) for layer in cache.layers]
-    return fork
 
 
 def cache_is_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame) -> bool:
