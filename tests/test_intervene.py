@@ -1,6 +1,5 @@
 """Interventions on tiny models: what is predicted from one pass is what the really edited model does."""
 
-import copy
 import threading
 import weakref
 
@@ -16,7 +15,7 @@ from qkprism.contrasts import Span, Text
 from qkprism.core.conditions import Condition
 from qkprism.core.edits import swap
 from qkprism.models.blocks import skipping
-from qkprism.models.caches import forked, with_room
+from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
 from qkprism.models.encoding import encode
 from qkprism.pipeline import outcomes
@@ -295,22 +294,43 @@ def test_continuation__writes_new_tokens_into_room_of_the_cache_and_copies_nothi
         assert torch.equal(layer.values, values)
 
 
-@pytest.mark.parametrize("room", [0, 2, 3, 5])
-def test_caches__a_layer_with_room_grows_as_one_without(room):
+@pytest.mark.parametrize("tokens", [6, 8, 9, 12])
+def test_caches__a_cache_with_room_grows_as_one_without(tokens):
+    config = tiny("llama").config
     generator = torch.Generator().manual_seed(0)
-    states = [torch.randn(2, 3, tokens, 4, generator=generator).chunk(2, -1) for tokens in (6, 2, 1)]
-    usual = DynamicCache()
-    usual.update(*states[0], 0)
-    roomy = with_room(copy.deepcopy(usual), room)
+
+    def states(tokens):
+        return [torch.randn(2, 3, tokens, width, generator=generator) for width in (4, 5)]
+
+    first = [states(6) for _ in range(config.num_hidden_layers)]
+    usual, roomy = DynamicCache(config=config), cache_with_room(config, tokens)
+    for layer, own in enumerate(first):
+        for found, expected in zip(roomy.update(*own, layer), usual.update(*own, layer), strict=True):
+            assert torch.equal(found, expected)
     for _ in range(2):  # the second fork writes over what the first has added
-        forks = forked(usual), forked(roomy)
-        for added in states[1:]:
-            for own, expected in zip(*(fork.update(*added, 0) for fork in forks), strict=True):
-                assert torch.equal(own, expected)
+        forks = forked(roomy), forked(usual)
+        for added in states(2), states(1):
+            for layer in range(len(first)):
+                for found, expected in zip(*(fork.update(*added, layer) for fork in forks), strict=True):
+                    assert torch.equal(found, expected)
             assert forks[0].get_seq_length() == forks[1].get_seq_length()
-    assert roomy.get_seq_length() == usual.get_seq_length() == 6
-    assert torch.equal(roomy.layers[0].keys, states[0][0])
-    assert torch.equal(roomy.layers[0].values, states[0][1])
+    for layer, own in zip(roomy.layers, first, strict=True):
+        assert torch.equal(layer.keys, own[0])
+        assert torch.equal(layer.values, own[1])
+
+
+def test_caches__layers_of_other_kinds_dtypes_and_shapes_have_memory_of_their_own():
+    config = tiny("gemma2").config
+    kinds = [type(layer) for layer in DynamicCache(config=config).layers]
+    assert len(set(kinds)) == 2
+    roomy = cache_with_room(config, 5)
+    assert [isinstance(own, kind) for own, kind in zip(roomy.layers, kinds, strict=True)] == [True] * len(kinds)
+    assert [type(own) is kind for own, kind in zip(roomy.layers, kinds, strict=True)] != [True] * len(kinds)
+    roomy = cache_with_room(tiny("llama").config, 5)
+    roomy.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
+    roomy.update(torch.full((1, 1, 4, 6), 2.0).double(), torch.full((1, 1, 4, 6), 2.0).double(), 1)
+    assert roomy.layers[0].keys.tolist() == torch.ones(1, 2, 3, 4).tolist()
+    assert (roomy.layers[1].keys.dtype, roomy.layers[1].keys.shape) == (torch.float64, (1, 1, 4, 6))
 
 
 def test_continuation__queries_in_the_middle_of_texts_of_different_lengths():

@@ -1,24 +1,27 @@
-"""A model's cache of keys and values, from which many passes go on, each with a fork of it.
+"""A cache of keys and values from which many passes go on, each with a fork of it.
 
 Layers of the usual kind grow by making all their tensors anew, which would cost the memory and the copying of the whole
-cache in every pass. So they are given room for the tokens to come: a fork writes them there, over those of the fork
-before it.
+cache in every pass. Here they have room for all tokens from the start: a fork writes its tokens behind those that are
+there, over those of the fork before it.
 """
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 
-def with_room(cache: Any, tokens: int) -> Any:
-    """The same cache, with room for so many tokens in each layer that would otherwise grow by copying."""
-    for number, layer in enumerate(cache.layers):
-        if type(layer) is DynamicLayer and layer.is_initialized:  # windows and the like have rules of their own
-            cache.layers[number] = _Roomy(layer, tokens)
+def cache_with_room(config: PreTrainedConfig, tokens: int) -> DynamicCache:
+    """The cache that a model makes for itself, with room for so many tokens where layers grow by copying."""
+    cache = DynamicCache(config=config)
+    usual = [type(layer) is DynamicLayer for layer in cache.layers]  # windows and the like have rules of their own
+    shelves = _Shelf(sum(usual), tokens), _Shelf(sum(usual), tokens)
+    cache.layers = [_Roomy(*shelves) if own else layer for own, layer in zip(usual, cache.layers, strict=True)]
     return cache
 
 
@@ -29,17 +32,43 @@ def forked(cache: Any) -> Any:
     return fork
 
 
+@dataclass
+class _Shelf:
+    """Memory of all layers. On the CPU it is one piece: pieces among short-lived tensors pin the heap open."""
+
+    layers: int
+    tokens: int
+    left: list[Tensor] | None = None
+
+    def take(self, states: Tensor) -> Tensor:
+        """Memory of one layer for states like these."""
+        shape = (*states.shape[:-2], self.tokens, states.shape[-1])
+        if states.device.type != "cpu":
+            return states.new_empty(shape)
+        if self.left is None:
+            self.left = list(states.new_empty(self.layers, *shape))
+        fits = self.left and (self.left[0].shape, self.left[0].dtype) == (shape, states.dtype)
+        return self.left.pop() if fits else states.new_empty(shape)
+
+
 class _Roomy(DynamicLayer):  # type: ignore[misc]
     """A layer with memory for tokens to come, which its forks share."""
 
-    def __init__(self, layer: DynamicLayer, tokens: int) -> None:
+    def __init__(self, keys: _Shelf, values: _Shelf) -> None:
         super().__init__()
-        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
-        self.memory = _with_room(layer.keys, tokens), _with_room(layer.values, tokens)
-        self._show(layer.keys.shape[-2])
+        self.shelves = keys, values
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take memory when it is known how much."""
+        super().lazy_initialization(key_states, value_states)
+        states = key_states, value_states
+        self.memory = [shelf.take(own) for shelf, own in zip(self.shelves, states, strict=True)]
+        self._show(0)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write new tokens behind those that are there, or grow as usual when there is no room left."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         start = self.keys.shape[-2]
         end = start + key_states.shape[-2]
         if end > self.memory[0].shape[-2]:
@@ -51,10 +80,3 @@ class _Roomy(DynamicLayer):  # type: ignore[misc]
 
     def _show(self, tokens: int) -> None:
         self.keys, self.values = (memory[..., :tokens, :] for memory in self.memory)
-
-
-def _with_room(states: Tensor, tokens: int) -> Tensor:
-    *before, present, width = states.shape
-    memory = states.new_empty(*before, present + tokens, width)
-    memory[..., :present, :] = states
-    return memory

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from qkprism.errors import QKPrismError
 from qkprism.models.blocks import blocks_before, noting, skipping
-from qkprism.models.caches import forked, with_room
+from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import Batch, EncodedExample, collate, pad_id
 from qkprism.models.model import Frame, Model
@@ -63,7 +63,7 @@ class Continuation:
         if not cached or tail == width:
             return cls(model, batch, rope, chat, width)
         begun = cls(model, batch, rope, chat, tail)
-        cache = with_room(begun._prefix(slice(0, width - tail)), tail)
+        cache = begun._prefix(slice(0, width - tail), cache_with_room(model.hf.config, width))
         return cls(model, batch, rope, chat, tail, cache, frozenset(skips))
 
     @property
@@ -115,9 +115,10 @@ class Continuation:
             return nullcontext()
         return skipping(dict.fromkeys(blocks, self.known[blocks[-1]]))  # only what the last one gives is used
 
-    def _prefix(self, part: slice) -> Any:
+    def _prefix(self, part: slice, cache: Any) -> Any:
+        inputs = self._inputs(part) | {"past_key_values": cache, "use_cache": True}
         with evaluating(self.model.hf), torch.no_grad():
-            return self.model.hf.base_model(**self._inputs(part), use_cache=True).past_key_values
+            return self.model.hf.base_model(**inputs).past_key_values
 
     def _inputs(self, part: slice) -> dict[str, Tensor]:
         mask = self.batch.attention_mask
@@ -152,7 +153,7 @@ def cache_is_exact(model: Model, examples: Sequence[EncodedExample], rope: Frame
     try:
         begun = Continuation.start(model, examples, rope=rope, cached=True)
         twice = [begun.logits() for _ in range(2)]  # the second time shows whether the first changed the cache
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return False
     return all(distance(found, whole) <= tolerance(model.dtype) for found in twice)
 
