@@ -212,6 +212,20 @@ def test_encode__asks_for_some_examples_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert [example.index for example in encoded if example.twin] == [199]
 
 
+def test_encode__keys_that_are_alike_are_one_object_and_others_are_not() -> None:
+    def example(labels: dict[str, Any], target: bool = False) -> Example:
+        return Example(Text("A B C", None, (Span(0, 1),), (Span(2, 3, labels, target),)))
+
+    given = [{"x": 1}, {"x": 1}, {"x": True}, {"x": 1.0}, {"y": 1}, {"x": 1, "y": 1}, {"y": 1, "x": 1}, {}]
+    encoded = encode(byte_level(), [*map(example, given), example({"x": 1}, target=True)])
+    keys = [example.text.keys[1] for example in encoded]
+    assert keys[0] is keys[1]
+    assert len({id(key) for key in keys}) == len(keys) - 1
+    assert [repr(dict(key.labels)) for key in keys] == [*map(repr, given), "{'x': 1}"]
+    assert [key.target for key in keys] == [False] * len(given) + [True]
+    assert all(example.text.keys[0] is encoded[0].text.keys[0] for example in encoded)
+
+
 # The default query
 
 

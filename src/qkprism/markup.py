@@ -184,13 +184,14 @@ def checked_labels(labels: Any) -> Labels:
         if isinstance(value, float) and not math.isfinite(value):
             raise QKPrismError(f"the label {name!r} is {value}; give a finite number")
         check_unicode(f"{name}{value}")
-    return _shared(tuple((name, type(value), value) for name, value in labels.items()))
+    return _shared(*labels, *labels.values(), *map(type, labels.values()))
 
 
 @lru_cache(maxsize=65_536)
-def _shared(items: tuple[tuple[str, type, Label], ...]) -> Labels:
-    """One object for all spans with the same labels: there are as many spans as keys in all texts."""
-    return {name: value for name, _, value in items}
+def _shared(*parts: Any) -> Labels:
+    """One object for all spans with the same labels, given as their names, values and types (1 is not True)."""
+    count = len(parts) // 3
+    return dict(zip(parts[:count], parts[count : 2 * count], strict=True))
 
 
 def check_unicode(text: str) -> None:

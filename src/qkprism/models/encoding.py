@@ -10,7 +10,7 @@ does a special token. Token spans count the tokens of the whole encoding, specia
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import islice, pairwise
 from typing import Any, Literal
@@ -171,6 +171,19 @@ class _Rules:
     max_length: int | None
     truncation_side: str
     chat: bool
+    same: dict[tuple[int, bool, bool, int], EncodedKey] = field(default_factory=dict)
+
+    def key(self, position: int, positive: bool, span: Span) -> EncodedKey:
+        """One object for all keys that are alike: there are as many keys as spans in all texts."""
+        what = (
+            position,
+            positive,
+            span.target,
+            id(span.labels),
+        )  # the key keeps its labels, so that the id stays theirs
+        if what not in self.same:
+            self.same[what] = EncodedKey(position, positive, span.labels, span.target)
+        return self.same[what]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +259,7 @@ def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> 
         if sign != "?":
             name = f"the {SIDES[sign]} {_name(text, span)}"
             chosen = _choose(_find(span, prompt, tokens, name), rules.token)
-            keys += [EncodedKey(cut.position(at, name), sign == "+", span.labels, span.target) for at in chosen]
+            keys += [rules.key(cut.position(at, name), sign == "+", span) for at in chosen]
     _check_keys(keys, query, rules)
     # In the order of the text, so that contrasts of one text with other sides gather the same keys.
     ids = tuple(map(_shared, cut.ids(tokens.ids)))
@@ -389,7 +402,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on a device."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         values |= {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
         return Batch(**values)
 
