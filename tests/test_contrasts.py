@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
+from collections.abc import Callable
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -470,3 +474,48 @@ def test_contrast__page_escapes_and_shows_a_few() -> None:
 def test_contrast__reads_a_long_file(tmp_path: Path) -> None:
     path = write(tmp_path, *[json.dumps({"text": BOXES})] * 2_000)
     assert len(Contrast.read(path)) == 2_000
+
+
+# Labels that many spans share
+
+
+def test_labels__what_is_equal_is_shared_and_cannot_be_changed() -> None:
+    labels = Span(0, 1, {"x": 1, "y": "a"}).labels
+    assert Span(4, 5, {"x": 1, "y": "a"}).labels is labels
+    assert isinstance(labels, dict)
+    for change in (
+        lambda: labels.update(z=1),
+        lambda: labels.pop("x"),
+        lambda: labels.popitem(),
+        lambda: labels.clear(),
+        lambda: labels.setdefault("z", 1),
+        lambda: labels.__setitem__("x", 2),
+        lambda: labels.__delitem__("x"),
+        lambda: labels.__ior__({"x": 2}),
+    ):
+        with pytest.raises(QKPrismError, match="labels are read only"):
+            change()
+    assert labels == {"x": 1, "y": "a"}
+    assert labels | {"x": 2} == {"x": 2, "y": "a"}
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))])
+def test_labels__are_copied_and_pickled(again: Callable[[Any], Any]) -> None:
+    example = Example(Text("ab", None, (Span(0, 1, {"x": 1}),), (Span(1, 2),)), labels={"y": "b"})
+    assert again(example) == example
+    with pytest.raises(QKPrismError, match="labels are read only"):
+        again(example).labels["z"] = 1
+
+
+def test_labels__do_not_depend_on_what_was_labelled_before() -> None:
+    class Name(StrEnum):
+        X = "x"
+
+    def digest(labels: Any) -> str:
+        return Contrast("one", [Example(Text("ab", None, (Span(0, 1, labels),), (Span(1, 2),)))]).digest
+
+    assert digest({"x": -0.0}) == digest({"x": 0.0})
+    assert len({digest({"x": value}) for value in (0, 0.0, False)}) == 3
+    assert [type(name) for name in Span(0, 1, {Name.X: Name.X, "only here": 1}).labels] == [str, str]
+    assert [type(value) for value in Span(0, 1, {"x": Name.X, "only there": 1}).labels.values()] == [str, int]
+    assert digest({Name.X: 1.0}) == digest({"x": 1.0})

@@ -2,11 +2,12 @@
 
 import threading
 import weakref
+from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, RobertaForCausalLM
 
 import qkprism as qk
 from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
@@ -658,6 +659,25 @@ def test_intervene_ways__gives_what_each_would_alone_from_one_pass(llama):
     other = qk.decompose(llama, given, heads=HEADS, rope="relative", rank=1, progress=False)
     with pytest.raises(QKPrismError, match="encoded differently"):
         qk.intervene_ways(llama, test, {**ways, "other": other})
+
+
+def test_outcome__tries_the_cache_on_the_shortest_texts_too(monkeypatch):
+    torch.manual_seed(0)
+    settings = tiny("roberta", max_position_embeddings=256, vocab_size=len(byte_level()), is_decoder=True).config
+    model = qk.load((RobertaForCausalLM(settings).eval(), byte_level()))
+    assert not model.takes_positions  # so that padding on the left changes what it says
+    features = qk.decompose(model, contrasts(40), heads=["L0H1", "L1H0"], progress=False)
+    rng = np.random.default_rng(5)
+    lengths = defaultdict(list)
+    for item in encode(model.tokenizer, drawn := [example(rng, n_keys=n) for n in (5, 3) for _ in range(60)]):
+        lengths[item.length].append(drawn[item.index])
+    longest = max(length for length, own in lengths.items() if len(own) >= outcomes.TRIAL)
+    test = [*lengths[longest][: outcomes.TRIAL], *lengths[min(lengths)]]
+    found = []
+    for own in (outcomes.cache_is_exact, lambda *_: False):
+        monkeypatch.setattr(outcomes, "cache_is_exact", own)
+        found.append(qk.intervene(model, test, features, outcome="logits", draws=1, progress=False))
+    assert torch.allclose(found[0].values, found[1].values, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
 def test_outcome__keeps_the_cache_of_one_batch_at_a_time(llama, own, monkeypatch):

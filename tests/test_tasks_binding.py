@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from random import Random
@@ -293,7 +296,35 @@ def test_binding__takes_a_schema_of_your_own() -> None:
     assert text.text.startswith(said)
 
 
+def test_binding__can_be_pickled() -> None:
+    task = binding(2, n_train=2, n_test=2, n_search=2)
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
 # What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"clause": "{entity} is in {box}"}, "the clause of the schema 'boxes' is '{entity} is in {box}'; its places"),
+        ({"clause": "{label} has {entity}"}, "its places are {entity} and then {label}."),
+        ({"clause": "{entity} in {label!r}"}, "its places are {entity} and then {label}."),
+        ({"clause": "{entity} in {label} or {label}"}, "its places are {entity} and then {label}."),
+        ({"clause": "{entity in {label}"}, "the clause of the schema 'boxes' is '{entity in {label}': "),
+        ({"cloze": "It is in"}, "the cloze of the schema 'boxes' is 'It is in'; its places are {entity}."),
+        ({"question": "Where is {entity} in {label}?"}, "its places are {entity}."),
+        ({"entities": ("hat", " ")}, "the schema 'boxes' has ' ' among its words"),
+        ({"labels": ("a", "\ud800")}, "surrogate"),
+    ],
+)
+def test_schema__refuses_what_no_text_can_be_made_of(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(QKPrismError, match=re.escape(reason)):
+        replace(SCHEMAS["boxes"], **change)
+
+
+def test_schema__a_question_may_name_the_entity_twice() -> None:
+    replace(SCHEMAS["boxes"], question="Where is the {entity}, the {entity} we saw?")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from itertools import chain, combinations
 from typing import Any
@@ -25,6 +26,15 @@ every_phrasing = pytest.mark.parametrize("phrasing", LISTINGS)
 @pytest.fixture(scope="module")
 def task() -> FilteringTask:
     return filtering(**SIZES)
+
+
+def test_filtering__can_be_pickled(task: FilteringTask) -> None:
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+def test_category__refuses_what_no_text_can_be_made_of() -> None:
+    with pytest.raises(QKPrismError, match="the category 'shapes' has '' among its words"):
+        Category("shapes", ("cube", ""))
 
 
 def parts(task: FilteringTask) -> list[Contrast]:

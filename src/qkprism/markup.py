@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from qkprism.errors import QKPrismError
 
@@ -184,14 +184,37 @@ def checked_labels(labels: Any) -> Labels:
         if isinstance(value, float) and not math.isfinite(value):
             raise QKPrismError(f"the label {name!r} is {value}; give a finite number")
         check_unicode(f"{name}{value}")
-    return _shared(*labels, *labels.values(), *map(type, labels.values()))
+    plain = [_plain(value) for value in labels.values()]
+    return _shared(*map(str.__str__, labels), *plain, *map(type, plain))
+
+
+def _plain(value: Label) -> Label:
+    """A value of a plain type: what is equal is then the same, once zero has no sign."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, int) else float(value) + 0.0
+
+
+class _ReadOnly(dict[str, Label]):
+    """Labels that many spans share."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise QKPrismError("labels are read only and shared by all that have the same; make a Span or Example anew")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[_ReadOnly], tuple[dict[str, Label]]]:
+        return _ReadOnly, (dict(self),)
 
 
 @lru_cache(maxsize=65_536)
 def _shared(*parts: Any) -> Labels:
     """One object for all spans with the same labels, given as their names, values and types (1 is not True)."""
     count = len(parts) // 3
-    return dict(zip(parts[:count], parts[count : 2 * count], strict=True))
+    return _ReadOnly(zip(parts[:count], parts[count : 2 * count], strict=True))
 
 
 def check_unicode(text: str) -> None:

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from qkprism.contrasts import Contrast, Example, Written
+from qkprism.contrasts import Contrast, Example, Text, Written
 from qkprism.errors import QKPrismError
 from qkprism.tasks.draws import CONTRASTS, Twins, World, any_entity, with_target
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
@@ -107,9 +106,9 @@ def binding(
         entities=entities,
         held_out=held_out,
         labels=labels,
-        contrasts={name: _contrast(name, twins, world, ways) for name, twins in drawn.items()},
-        search=_contrast("search", any_entity(train, n_search, _rng(seed, "search")), world, ways),
-        test=_contrast("test", scenes, world, ways),
+        contrasts={name: _Writer(name, world, ways).contrast(twins) for name, twins in drawn.items()},
+        search=_Writer("search", world, ways).contrast(any_entity(train, n_search, _rng(seed, "search"))),
+        test=_Writer("test", world, ways).contrast(scenes),
         scenes=tuple(scene for scene, _ in scenes),
     )
 
@@ -119,16 +118,26 @@ def _rng(seed: int, name: str) -> Random:
     return Random(f"binding {seed} {name}")
 
 
-def _contrast(name: str, drawn: Iterable[Twins], schema: Schema, phrasing: Phrasing) -> Contrast:
-    # Keys of equal labels are taken to differ by noise: where the scene's label is the signal it must be among them.
-    write = partial(text_of, schema=schema, phrasing=phrasing, name_labels=name == "reflexive")
+@dataclass(frozen=True)
+class _Writer:
+    """Scenes in words, as examples of one contrast."""
 
-    def example(numbered: tuple[int, Twins]) -> Example:
+    name: str
+    schema: Schema
+    phrasing: Phrasing
+
+    def contrast(self, drawn: Iterable[Twins]) -> Contrast:
+        """The contrast, whose examples are written when they are asked for."""
+        examples = Written(tuple(enumerate(drawn, start=1)), self.write)
+        return Contrast(self.name, examples, f"binding, {self.schema.name}, {self.phrasing.name}")
+
+    def write(self, numbered: tuple[int, Twins]) -> Example:
         number, (scene, twin) = numbered
-        return Example(write(scene), write(twin) if twin else None, source=f"{name}:{number}")
+        return Example(self._text(scene), self._text(twin) if twin else None, source=f"{self.name}:{number}")
 
-    examples = Written(tuple(enumerate(drawn, start=1)), example)
-    return Contrast(name, examples, f"binding, {schema.name}, {phrasing.name}")
+    def _text(self, scene: Scene) -> Text:
+        # Keys of equal labels are taken to differ by noise: where the scene's label is the signal it is among them.
+        return text_of(scene, self.schema, self.phrasing, name_labels=self.name == "reflexive")
 
 
 def _labels(schema: Schema, phrasing: Phrasing, n_pairs: int, tokenizer: Tokenizer | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qkprism.tasks.words import words
+from qkprism.tasks.words import check_words, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,9 @@ class Category:
     name: str
     items: tuple[str, ...]
     near: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_words((self.name, *self.items), f"the category {self.name!r}")
 
 
 CATEGORIES = {

@@ -11,8 +11,11 @@ A `Schema` has the words and the sentences of a world; a `Phrasing` joins its cl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import Formatter
 
-from qkprism.tasks.words import words
+from qkprism.errors import QKPrismError
+from qkprism.markup import check_unicode
+from qkprism.tasks.words import check_words, words
 
 PEOPLE = words("male_names") + words("female_names")
 
@@ -33,6 +36,27 @@ class Schema:
     question: str
     answer: str
     opening: str = ""
+
+    def __post_init__(self) -> None:
+        check_words((*self.entities, *self.labels), f"the schema {self.name!r}")
+        check_unicode(f"{self.answer}{self.opening}")
+        self._check_places("clause", ["entity", "label"])
+        self._check_places("cloze", ["entity"])
+        self._check_places("question", ["entity"])
+
+    def _check_places(self, field: str, wanted: list[str]) -> None:
+        """Refuse a sentence without the places for its words, or with others."""
+        sentence = str(getattr(self, field))
+        check_unicode(sentence)
+        try:
+            parts = list(Formatter().parse(sentence))
+        except ValueError as error:
+            raise QKPrismError(f"the {field} of the schema {self.name!r} is {sentence!r}: {error}.") from error
+        found = [(place, form, way) for _, place, form, way in parts if place is not None]
+        plain = [(place, "", None) for place in wanted]
+        if found != plain and (field == "clause" or set(found) != set(plain)):  # a question may name the entity again
+            places = " and then ".join(f"{{{place}}}" for place in wanted)
+            raise QKPrismError(f"the {field} of the schema {self.name!r} is {sentence!r}; its places are {places}.")
 
     @property
     def before_entity(self) -> str:
