@@ -200,6 +200,8 @@ def _plain(value: Label) -> Label:
 class _ReadOnly(dict[str, Label]):
     """Labels that many spans share."""
 
+    __slots__ = ()
+
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise QKPrismError("labels are read only and shared by all that have the same; make a Span or Example anew")
 
