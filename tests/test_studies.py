@@ -1,9 +1,12 @@
 """The binding study, end to end on tiny models of the paper's architectures."""
 
 import json
+import os
+import platform
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +18,10 @@ from qkprism import QKPrismError, cli
 from qkprism.core.scores import MEASURES, HeadScores
 from qkprism.page.binding import binding_report
 from qkprism.page.binding_claims import comparison
-from qkprism.studies import BindingStudy, compare, study_binding
+from qkprism.studies import BindingStudy, compare, parts, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.jobs import template_of
+from qkprism.studies.parts import Parts
 from qkprism.tasks.schemas import SCHEMAS
 from tiny import one_thread  # noqa: F401
 
@@ -174,6 +178,33 @@ def test_binding__a_part_that_was_cut_off_is_computed_again(finished):
     again = study_binding(model, place, n_pairs=3, progress=False)
     assert torch.equal(again.effects.values, first.effects.values)
     assert again.validation == first.validation or again.validation.to_frame().equals(first.validation.to_frame())
+
+
+class Leftover:
+    """A part that leaves small things all over the heap."""
+
+    def __init__(self):
+        pieces = [bytes(2000) for _ in range(50_000)]
+        self.kept = pieces[::100]
+
+    def save(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to give memory back")
+def test_parts__free_memory_is_given_back(tmp_path, monkeypatch):
+    def held():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    places, sizes = Parts.open(tmp_path, "test", {}), [held()]
+    first = places.get("first", Leftover, Leftover)
+    sizes.append(held())
+    monkeypatch.setattr(parts, "_give_back", lambda: None)
+    second = places.get("second", Leftover, Leftover)
+    sizes.append(held())
+    assert len(first.kept) == len(second.kept)
+    assert sizes[1] - sizes[0] < 40 < sizes[2] - sizes[1]
 
 
 def test_binding__bad_input_is_one_clear_line(tmp_path):

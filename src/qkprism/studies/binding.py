@@ -121,6 +121,8 @@ def study_binding(
     scores = work.scores()
     heads, notes = choose_heads(scores)
     found = work.features(heads)
+    task = replace(task, contrasts={})  # they have done their part
+    work = replace(work, task=task)
     features = found["ours"]
     method, why = split_method(features)
     about = replace(about, notes=(*notes, *why, *few_twins(found["three mechanisms"]), *dropped))
