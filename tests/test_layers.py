@@ -91,7 +91,7 @@ FLOORS = [
         "toy",
     ],
     ["models.calls", "models.holding", "models.tap", "models.probe", "models.model", "models.chat", "models.encoding"],
-    ["models.blocks", "models.continuation"],
+    ["models.blocks", "models.caches", "models.continuation"],
     ["models.digest", "models.loading"],
     ["passes", "capture", "checkpoint"],
     [
