@@ -3,7 +3,7 @@
 An edit in the row of the query changes nothing before it, so keys and values of all earlier tokens are computed once
 and kept in the model's cache, and so is what the blocks in front of the first edited layer give; each edit then costs
 the tokens from the query on and the layers from the edit on, instead of the whole text. Where the cache cannot be
-trusted to give the same logits (tried on the first texts), the whole text is run every time.
+trusted to give the same logits (tried on some texts), the whole text is run every time.
 """
 
 from __future__ import annotations

@@ -175,12 +175,8 @@ class _Rules:
 
     def key(self, position: int, positive: bool, span: Span) -> EncodedKey:
         """One object for all keys that are alike: there are as many keys as spans in all texts."""
-        what = (
-            position,
-            positive,
-            span.target,
-            id(span.labels),
-        )  # the key keeps its labels, so that the id stays theirs
+        # The key keeps its labels, so that their id stays theirs.
+        what = (position, positive, span.target, id(span.labels))
         if what not in self.same:
             self.same[what] = EncodedKey(position, positive, span.labels, span.target)
         return self.same[what]
