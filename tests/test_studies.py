@@ -200,7 +200,7 @@ def test_parts__free_memory_is_given_back(tmp_path, monkeypatch):
     places, sizes = Parts.open(tmp_path, "test", {}), [held()]
     first = places.get("first", Leftover, Leftover)
     sizes.append(held())
-    monkeypatch.setattr(parts, "_give_back", lambda: None)
+    monkeypatch.setattr(parts, "give_back", lambda: None)
     second = places.get("second", Leftover, Leftover)
     sizes.append(held())
     assert len(first.kept) == len(second.kept)

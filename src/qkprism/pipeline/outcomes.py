@@ -22,6 +22,7 @@ from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.memory import give_back
 from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact, first_of, skips_are_exact
 from qkprism.models.encoding import EncodedExample, EncodedKey, bucket
@@ -75,6 +76,7 @@ def outcome_effects(
             for target, own in aims.items():
                 if not (chosen := [example for example in batch if example.index in own]):
                     continue
+                give_back()
                 found = _Editor(
                     Continuation.start(model, chosen, rope=rope, cached=cached, skips=skips, chat=bool(chat)),
                     [own[example.index] for example in chosen],

@@ -6,12 +6,9 @@ the part, so a part that was cut off is computed again.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qkprism.errors import QKPrismError
+from qkprism.memory import give_back
 from qkprism.runs import json_value, write_text
 
 STUDY = "study.json"
@@ -74,7 +72,7 @@ class Parts:
         part = compute()
         part.save(place)
         write_text(stamp, digest + "\n")
-        _give_back()
+        give_back()
         return part
 
     def get_all(
@@ -83,16 +81,6 @@ class Parts:
         """Parts that one computation gives, each by its name and its folder's; it is done once if any is missing."""
         made = cache(compute)
         return {name: self.get(folder, lambda name=name: made()[name], load) for name, folder in names.items()}  # type: ignore[misc]
-
-
-def _give_back() -> None:
-    """Give free memory back to the system where the C library (glibc) keeps it: no part adds to the peak of another.
-
-    Small things that a part leaves all over the heap would hold the free pages between them.
-    """
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        gc.collect()
-        trim(0)
 
 
 def _digest(job: Mapping[str, Any]) -> str:
