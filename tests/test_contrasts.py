@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import math
 import pickle
+import weakref
 from collections.abc import Callable
 from enum import StrEnum
 from itertools import pairwise
@@ -497,6 +499,15 @@ def test_labels__what_is_equal_is_shared_and_cannot_be_changed() -> None:
             change()
     assert labels == {"x": 1, "y": "a"}
     assert labels | {"x": 2} == {"x": 2, "y": "a"}
+
+
+def test_labels__are_kept_no_longer_than_what_has_them() -> None:
+    span = Span(0, 1, {"only": "here and for a while"})
+    kept = weakref.ref(span.labels)
+    assert kept() is not None
+    del span
+    gc.collect()
+    assert kept() is None
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))])

@@ -13,9 +13,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, NoReturn
+from weakref import WeakValueDictionary
 
 from qkprism.errors import QKPrismError
 
@@ -200,7 +200,7 @@ def _plain(value: Label) -> Label:
 class _ReadOnly(dict[str, Label]):
     """Labels that many spans share."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise QKPrismError("labels are read only and shared by all that have the same; make a Span or Example anew")
@@ -212,11 +212,16 @@ class _ReadOnly(dict[str, Label]):
         return _ReadOnly, (dict(self),)
 
 
-@lru_cache(maxsize=65_536)
+_IN_USE: WeakValueDictionary[tuple[Any, ...], _ReadOnly] = WeakValueDictionary()
+
+
 def _shared(*parts: Any) -> Labels:
     """One object for all spans with the same labels, given as their names, values and types (1 is not True)."""
+    if (known := _IN_USE.get(parts)) is not None:
+        return known
     count = len(parts) // 3
-    return _ReadOnly(zip(parts[:count], parts[count : 2 * count], strict=True))
+    made = _IN_USE[parts] = _ReadOnly(zip(parts[:count], parts[count : 2 * count], strict=True))
+    return made
 
 
 def check_unicode(text: str) -> None:
