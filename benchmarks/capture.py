@@ -28,7 +28,8 @@ from qkprism.capture import Batches, sites_of, stream_moments
 from qkprism.core.decomposition import decompose_layer
 from qkprism.core.features import Choices
 from qkprism.heads import all_heads
-from qkprism.models.encoding import EncodedExample, bucket, collate, encode
+from qkprism.models.batches import bucket, collate
+from qkprism.models.encoding import EncodedExample, encode
 from qkprism.passes import Marked
 
 PIECE = 128  # prompts that one way runs before the next has its turn

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from qkprism.contrasts import Example
 from qkprism.errors import QKPrismError
-from qkprism.models.encoding import Batch, EncodedExample, EncodedKey, EncodedText, bucket, collate, encode, pad_id
+from qkprism.models.batches import Batch, bucket, collate, pad_id
+from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText, encode
 from tokenizers_for_tests import byte_level, word_piece
 
 slowly = settings(max_examples=50, deadline=None)

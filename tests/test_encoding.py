@@ -22,11 +22,7 @@ from transformers.masking_utils import (
 
 from qkprism.contrasts import Contrast, Example, Span, Text
 from qkprism.errors import QKPrismError
-from qkprism.models.encoding import (
-    EncodedText,
-    check_reach,
-    encode,
-)
+from qkprism.models.encoding import EncodedText, check_reach, encode
 from tokenizers_for_tests import CHAT, FAST, STRIPPING_CHAT, Slow, byte_level, metaspace, pieces, word_piece
 
 BOXES = "The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]"

@@ -19,8 +19,9 @@ from torch import Tensor
 from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.models.batches import Batch, bucket, collate, pad_id
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch, EncodedExample, bucket, collate, pad_id
+from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Frame, Model
 from qkprism.passes import Marked, cell_of
 

@@ -18,10 +18,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkprism.errors import QKPrismError
+from qkprism.models.batches import Batch, collate, pad_id
 from qkprism.models.blocks import blocks_before, noting, skipping
 from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch, EncodedExample, collate, pad_id
+from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Frame, Model
 from qkprism.models.probe import accepted, distance, evaluating, tolerance
 from qkprism.models.tap import Visitor

@@ -25,8 +25,9 @@ from qkprism.core.feature_set import Features
 from qkprism.core.splitting import Split, split_of
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
+from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch, EncodedText, encode_text
+from qkprism.models.encoding import EncodedText, encode_text
 from qkprism.models.model import Model
 from qkprism.pipeline.inputs import Heads, bar, check_length, encode_like, heads_with_features, versions
 from qkprism.pipeline.reading import Reading, read_logits

@@ -24,8 +24,9 @@ from qkprism.core.intervention import Scene, measure_edits
 from qkprism.core.rows import MEASURES, Places
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch, EncodedExample
+from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Frame, Model
 from qkprism.pipeline.aims import Aims, all_aims
 from qkprism.pipeline.inputs import Heads, bar, check_encoded_alike, encode_like, heads_with_features, versions

@@ -23,9 +23,10 @@ from qkprism.core.feature_set import Features
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.memory import give_back
+from qkprism.models.batches import bucket
 from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact, first_of, skips_are_exact
-from qkprism.models.encoding import EncodedExample, EncodedKey, bucket
+from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
 from qkprism.pipeline.aims import ANSWER, Aim, Aims
 from qkprism.pipeline.inputs import bar

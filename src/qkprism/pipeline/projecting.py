@@ -11,8 +11,8 @@ from qkprism.capture import Batches, sites_of
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
+from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch
 from qkprism.models.model import Model
 from qkprism.pipeline.inputs import Heads, bar, encode_like, heads_with_features, versions
 

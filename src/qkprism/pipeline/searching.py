@@ -12,9 +12,10 @@ from qkprism.contrasts import Contrast, Example
 from qkprism.core.means import Means
 from qkprism.core.scores import MEASURES, HeadScores
 from qkprism.errors import QKPrismError
+from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.chat import Chat
-from qkprism.models.encoding import Batch, EncodedExample, TokenChoice
+from qkprism.models.encoding import EncodedExample, TokenChoice
 from qkprism.models.model import Model
 from qkprism.pipeline.inputs import Heads, bar, encode_for, heads_of, versions
 

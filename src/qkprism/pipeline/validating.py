@@ -27,8 +27,9 @@ from qkprism.core.splitting import parts_of, sequential
 from qkprism.core.validation import Check, Rows, Tally, Validation, total_variation
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import Batch, EncodedKey
+from qkprism.models.encoding import EncodedKey
 from qkprism.models.model import Model
 from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.pipeline.inputs import Heads, bar, check_encoded_alike, heads_with_features, versions
