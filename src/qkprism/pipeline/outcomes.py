@@ -143,6 +143,7 @@ class _Editor:
     answers: Int[Tensor, "example 2"]
 
     def measure(self, sets: Sequence[Sequence[Head]], tick: Any) -> Float[Tensor, "measure example head condition"]:
+        give_back()  # what the whole texts took: the edits need little
         unedited = self._read(self.begun.logits())
         names = next(iter(self.conditions.values())).names
         found = []
@@ -151,6 +152,7 @@ class _Editor:
             for condition, name in enumerate(names):
                 after = unedited if name.control == "none" else self._read(self._run(heads, condition))
                 columns.append(torch.cat([after[:1] - unedited[:1], after[1:]]))
+                give_back(collect=False)
                 tick(len(self.aims))
             found.append(torch.stack(columns, -1))
         return torch.stack(found, -2)
