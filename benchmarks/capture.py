@@ -29,14 +29,14 @@ from qkprism.core.decomposition import decompose_layer
 from qkprism.core.features import Choices
 from qkprism.heads import all_heads
 from qkprism.models.batches import bucket, collate
-from qkprism.models.encoding import EncodedExample, encode
-from qkprism.passes import Marked
+from qkprism.models.encoding import Encoder, Encodings, encode
+from qkprism.passes import Census, Marked
 
 PIECE = 128  # prompts that one way runs before the next has its turn
 
 
-def batches_of(encoded: list[EncodedExample]) -> list[Any]:
-    return [collate(examples) for examples in bucket(encoded, batch_size=BATCH)]
+def batches_of(model: qk.Model, prompts: qk.Contrast) -> list[Any]:
+    return [collate(examples) for examples in bucket(encode(model.tokenizer, prompts), batch_size=BATCH)]
 
 
 def bare(model: qk.Model, batches: list[Any]) -> None:
@@ -45,10 +45,10 @@ def bare(model: qk.Model, batches: list[Any]) -> None:
             model.hf.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
 
 
-def stream(model: qk.Model, encoded: list[EncodedExample], heads: tuple[qk.Head, ...], name: str = "boxes") -> Any:
-    sites = sites_of(model, heads)
-    marked = Marked.of(name, encoded, "plain", 0)
-    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, [marked])[name]
+def stream(model: qk.Model, prompts: qk.Contrast, heads: tuple[qk.Head, ...]) -> Any:
+    sites, encoded = sites_of(model, heads), Encodings(prompts.examples, Encoder.of(model.tokenizer))
+    marked = Marked.of("boxes", encoded, Census.of(encoded), "plain", 0)
+    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, [marked])["boxes"]
 
 
 def hook_and_cache(model: qk.Model, batches: list[Any]) -> dict[tuple[int, int], torch.Tensor]:
@@ -104,22 +104,22 @@ def timed(run: Callable[[], Any]) -> float:
 def times(n: int, rounds: int) -> dict[str, Any]:
     """Interleaved timings of every way, and of the closing decompositions."""
     model = qk.load("smollm2")
-    encoded = encode(model.tokenizer, contrast(n))
+    prompts = contrast(n)
     heads = all_heads(model.heads_per_layer)
     first = tuple(head for head in heads if head.layer < 20)
-    ways: dict[str, Callable[[list[EncodedExample]], Any]] = {
-        "bare": lambda piece: bare(model, batches_of(piece)),
+    ways: dict[str, Callable[[qk.Contrast], Any]] = {
+        "bare": lambda piece: bare(model, batches_of(model, piece)),
         "stream": lambda piece: stream(model, piece, heads),
         "stream_two_thirds": lambda piece: stream(model, piece, first),
-        "baseline": lambda piece: hook_and_cache(model, batches_of(piece)),
+        "baseline": lambda piece: hook_and_cache(model, batches_of(model, piece)),
     }
     for way in ways.values():
-        way(encoded[: 2 * BATCH])
+        way(prompts[: 2 * BATCH])
     seconds: dict[str, list[float]] = {name: [0.0] * rounds for name in ways}
     for round_ in range(rounds):
         for turn, at in enumerate(range(0, n, PIECE)):
             for name in _rotated([*ways], round_ + turn):
-                seconds[name][round_] += timed(lambda name=name, at=at: ways[name](encoded[at : at + PIECE]))
+                seconds[name][round_] += timed(lambda name=name, at=at: ways[name](prompts[at : at + PIECE]))
         print(
             f"round {round_ + 1}: " + ", ".join(f"{k} {v[round_]:.1f} s" for k, v in seconds.items()), file=sys.stderr
         )
@@ -129,17 +129,17 @@ def times(n: int, rounds: int) -> dict[str, Any]:
     }
     return {
         "prompts": n,
-        "tokens_mean": statistics.mean(e.length for e in encoded),
+        "tokens_mean": statistics.mean(e.length for e in encode(model.tokenizer, prompts)),
         "heads": len(heads),
         "rounds": rounds,
         "ratio_to_bare": ratios,
-        "ms_a_head_and_contrast": closing(model, encoded, heads),
+        "ms_a_head_and_contrast": closing(model, prompts, heads),
     }
 
 
-def closing(model: qk.Model, encoded: list[EncodedExample], heads: tuple[qk.Head, ...]) -> dict[str, float]:
+def closing(model: qk.Model, prompts: qk.Contrast, heads: tuple[qk.Head, ...]) -> dict[str, float]:
     """Milliseconds of the decomposition itself, for one contrast (raw) and two (contrast metric)."""
-    sums = stream(model, encoded, heads)
+    sums = stream(model, prompts, heads)
     sites = sites_of(model, heads)
     found = {}
     for name, contrasts, metric in (
@@ -163,9 +163,9 @@ def peak(way: str, n: int) -> float:
 def run_for_peak(way: str, n: int) -> None:
     model = qk.load("smollm2")
     if way == "bare":
-        bare(model, batches_of(encode(model.tokenizer, contrast(n))))
+        bare(model, batches_of(model, contrast(n)))
     elif way == "baseline":
-        hook_and_cache(model, batches_of(encode(model.tokenizer, contrast(n))))
+        hook_and_cache(model, batches_of(model, contrast(n)))
     else:
         named = [contrast(n, name=f"c{i}", seed=i) for i in range(int(way))]
         qk.decompose(model, named, batch_size=BATCH, progress=False)

@@ -7,60 +7,80 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from qkprism.core.moments import MAX_CELLS, Reading, assign_folds, group_numbers
-from qkprism.models.encoding import EncodedExample
+from qkprism.models.encoding import EncodedExample, Encodings
 
 Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
-Tokens = tuple[tuple[object, ...], ...]
-Places = dict[Tokens, list[int]]  # where examples of these tokens stand in a pass
+Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pass
+
+
+@dataclass(frozen=True)
+class Census:
+    """What must be known of all examples of a contrast before any is run: they are not kept, and this is."""
+
+    named: tuple[int | str, ...]  # the group of each example, or its number
+    lengths: tuple[int, ...]
+    tokens: tuple[bytes, ...]  # a digest: examples with the same one are the same to the model
+    cells: Mapping[Cell, int]
+    freedom: int  # marked keys, less one for each example
+
+    @classmethod
+    def of(cls, encoded: Iterable[EncodedExample]) -> Census:
+        """Count examples one by one; the fullest label cells of two keys or more get a number."""
+        named, lengths, tokens, freedom = [], [], [], 0
+        cells: Counter[Cell] = Counter()
+        for example in encoded:
+            named.append(example.index if example.group is None else example.group)
+            lengths.append(example.length)
+            tokens.append(_tokens(example))
+            keys = [key for text in example.texts for key in text.keys]
+            freedom += len(keys) - 1
+            cells.update(cell_of(key.labels) for key in keys if key.labels)
+        fullest = [cell for cell, count in cells.most_common(MAX_CELLS) if count > 1]
+        return cls(tuple(named), tuple(lengths), tuple(tokens), {cell: i for i, cell in enumerate(fullest)}, freedom)
 
 
 @dataclass(frozen=True)
 class Marked:
-    """The encoded examples of one contrast, in the order they are run, with their folds and label cells.
+    """The examples of one contrast, in the order they are run, with their folds and label cells.
 
     `place` says where each stands among the examples of its pass, which may be those of a larger contrast.
     """
 
     name: str
     reading: Reading
-    examples: tuple[EncodedExample, ...]
+    examples: Encodings
+    tokens: tuple[bytes, ...]
     fold: tuple[int, ...]
     group: tuple[int, ...]
     cells: Mapping[Cell, int]
+    freedom: int
     place: Sequence[int]
 
     @classmethod
-    def of(cls, name: str, encoded: Sequence[EncodedExample], reading: Reading, seed: int) -> Marked:
-        """Order examples (longest first), assign folds, and number the fullest label cells of two keys or more."""
-        named = [example.index if example.group is None else example.group for example in encoded]
-        folds, groups = assign_folds(named, seed), group_numbers(named)
-        order = sorted(range(len(encoded)), key=lambda i: (-encoded[i].length, encoded[i].index))
-        examples = tuple(encoded[i] for i in order)
+    def of(cls, name: str, encoded: Encodings, census: Census, reading: Reading, seed: int) -> Marked:
+        """Order examples (longest first) and assign folds."""
+        folds, groups = assign_folds(census.named, seed), group_numbers(census.named)
+        order = sorted(range(len(encoded)), key=lambda i: (-census.lengths[i], i))
+        tokens = tuple(census.tokens[i] for i in order)
         fold, group = (tuple(numbers[i] for i in order) for numbers in (folds, groups))
-        return cls(name, reading, examples, fold, group, _cells(encoded), range(len(examples)))
+        place = range(len(order))
+        return cls(name, reading, encoded.pick(order), tokens, fold, group, census.cells, census.freedom, place)
 
     def within(self, places: Sequence[int]) -> Marked:
         """The same contrast in a pass of others: its examples are at these places, and in their order."""
         order = sorted(range(len(places)), key=lambda i: places[i])
-        examples = tuple(self.examples[i] for i in order)
+        tokens = tuple(self.tokens[i] for i in order)
         fold, group, place = (tuple(own[i] for i in order) for own in (self.fold, self.group, places))
-        return replace(self, examples=examples, fold=fold, group=group, place=place)
+        return replace(self, examples=self.examples.pick(order), tokens=tokens, fold=fold, group=group, place=place)
 
     def between(self, start: int, stop: int) -> slice:
         """Which of its examples stand between two places of the pass."""
         return slice(bisect_left(self.place, start), bisect_left(self.place, stop))
-
-
-def _cells(encoded: Sequence[EncodedExample]) -> dict[Cell, int]:
-    counts = Counter(
-        cell_of(key.labels) for example in encoded for text in example.texts for key in text.keys if key.labels
-    )
-    fullest = [cell for cell, count in counts.most_common(MAX_CELLS) if count > 1]
-    return {cell: i for i, cell in enumerate(fullest)}
 
 
 def cell_of(labels: Mapping[str, object]) -> Cell:
@@ -71,29 +91,29 @@ def same_texts(marked: Sequence[Marked]) -> list[list[Marked]]:
     """Contrasts that share a pass: the first of each group has all the texts, the others the same or some of them."""
     passes: list[tuple[Places, list[Marked]]] = []
     for own in sorted(marked, key=lambda one: -len(one.examples)):
-        wanted = [_tokens(example) for example in own.examples]
         for places, group in passes:
-            if (found := _places(wanted, places)) is not None:
+            if (found := _places(own.tokens, places)) is not None:
                 group.append(own.within(found))
                 break
         else:
-            passes.append((_all_places(wanted), [own]))
+            passes.append((_all_places(own.tokens), [own]))
     return [group for _, group in passes]
 
 
-def _tokens(example: EncodedExample) -> Tokens:
+def _tokens(example: EncodedExample) -> bytes:
     """What a pass needs to know of an example: its tokens, queries and keys."""
-    return tuple((text.ids, text.query, tuple(key.position for key in text.keys)) for text in example.texts)
+    what = [(text.ids, text.query, [key.position for key in text.keys]) for text in example.texts]
+    return blake2b(repr(what).encode(), digest_size=16).digest()
 
 
-def _all_places(examples: Sequence[Tokens]) -> Places:
+def _all_places(examples: Sequence[bytes]) -> Places:
     found: Places = defaultdict(list)
     for place, tokens in enumerate(examples):
         found[tokens].append(place)
     return found
 
 
-def _places(wanted: Sequence[Tokens], places: Places) -> list[int] | None:
+def _places(wanted: Sequence[bytes], places: Places) -> list[int] | None:
     """A place of its own for each example, or None if one is not there."""
     if any(count > len(places.get(tokens, ())) for tokens, count in Counter(wanted).items()):
         return None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, pairwise
-from typing import Literal
+from typing import Literal, overload
 
 from transformers import PreTrainedTokenizerBase
 
@@ -82,6 +82,86 @@ class EncodedExample:
         return max(len(text.ids) for text in self.texts)
 
 
+@dataclass(frozen=True)
+class Encoder:
+    """A tokenizer, and how its tokens become positions."""
+
+    tokenizer: PreTrainedTokenizerBase
+    template: Template | None
+    token: TokenChoice
+    max_length: int | None
+    causal: bool
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        token: TokenChoice = "last",
+        chat: bool | Chat | None = None,
+        max_length: int | None = None,
+        causal: bool = True,
+    ) -> Encoder:
+        """What was asked for, if it can be had."""
+        if token not in ("last", "first", "every"):
+            raise QKPrismError(f"token={token!r} is unknown; a span gives its 'last', its 'first' or 'every' token.")
+        if max_length is not None and max_length < 1:
+            raise QKPrismError(f"max_length={max_length} leaves no token; give at least 1, or None for whole texts.")
+        template = None if chat is None or chat is False else Template.of(tokenizer, chat)
+        return cls(tokenizer, template, token, max_length, causal)
+
+    def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
+        """Find the marked tokens of examples, each given with its number."""
+        rules, given = self.rules(), iter(numbered)
+        while chunk := list(
+            islice(given, _CHUNK)
+        ):  # examples may be written when they are asked for: they are not kept
+            yield from _encode_chunk(self.tokenizer, chunk, self.template, rules)
+
+    def rules(self) -> _Rules:
+        chat = self.template is not None
+        return _Rules(self.token, self.causal, self.max_length, self.tokenizer.truncation_side, chat)
+
+
+class Encodings(Sequence[EncodedExample]):
+    """Examples in tokens, in some order, encoded each time they are asked for and not kept.
+
+    Only the examples that were asked for last are: contrasts that share them ask for them one after another.
+    """
+
+    def __init__(self, examples: Sequence[Example], encoder: Encoder, order: Sequence[int] | None = None) -> None:
+        self.examples, self.encoder = examples, encoder
+        self.order = range(len(examples)) if order is None else order
+        self._last: dict[tuple[int, ...], list[EncodedExample]] = {}
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[EncodedExample]:
+        return self.encoder.encode((number, self.examples[number]) for number in self.order)
+
+    @overload
+    def __getitem__(self, index: int) -> EncodedExample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[EncodedExample]: ...
+    def __getitem__(self, index: int | slice) -> EncodedExample | list[EncodedExample]:
+        if isinstance(index, slice):
+            return self._some(tuple(self.order[index]))
+        return self._some((self.order[index],))[0]
+
+    def pick(self, places: Iterable[int]) -> Encodings:
+        """Those at some places, in that order."""
+        chosen = Encodings(self.examples, self.encoder, [self.order[place] for place in places])
+        chosen._last = self._last
+        return chosen
+
+    def _some(self, numbers: tuple[int, ...]) -> list[EncodedExample]:
+        if numbers not in self._last:
+            self._last.clear()
+            self._last[numbers] = list(self.encoder.encode((number, self.examples[number]) for number in numbers))
+        return self._last[numbers]
+
+
 def encode(
     tokenizer: PreTrainedTokenizerBase,
     examples: Iterable[Example],
@@ -95,35 +175,24 @@ def encode(
 
     >>> encode(tokenizer, contrast, token="last", chat={"answer_prefix": "It is in Box"})  # doctest: +SKIP
     """
-    if token not in ("last", "first", "every"):
-        raise QKPrismError(f"token={token!r} is unknown; a span gives its 'last', its 'first' or 'every' token.")
-    if max_length is not None and max_length < 1:
-        raise QKPrismError(f"max_length={max_length} leaves no token; give at least 1, or None for whole texts.")
-    template = None if chat is None or chat is False else Template.of(tokenizer, chat)
-    rules = _Rules(token, causal, max_length, tokenizer.truncation_side, template is not None)
-    encoded: list[EncodedExample] = []
-    given = iter(examples)
-    while chunk := list(islice(given, _CHUNK)):  # examples may be written when they are asked for, and are not kept
-        encoded += _encode_chunk(tokenizer, chunk, len(encoded), template, rules)
-    return encoded
+    encoder = Encoder.of(tokenizer, token=token, chat=chat, max_length=max_length, causal=causal)
+    return list(encoder.encode(enumerate(examples)))
 
 
 def _encode_chunk(
     tokenizer: PreTrainedTokenizerBase,
-    examples: Sequence[Example],
-    start: int,
+    numbered: Sequence[tuple[int, Example]],
     template: Template | None,
     rules: _Rules,
 ) -> Iterator[EncodedExample]:
-    """Encode examples, the first of which has the number `start`."""
-    if strange := [type(example).__name__ for example in examples if not isinstance(example, Example)]:
+    if strange := [type(example).__name__ for _, example in numbered if not isinstance(example, Example)]:
         raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
-    sources = [example.source or f"example {index}" for index, example in enumerate(examples, start)]
-    marked = [item for source, example in zip(sources, examples, strict=True) for item in _marked(source, example)]
+    sources = [example.source or f"example {number}" for number, example in numbered]
+    marked = [item for source, (_, own) in zip(sources, numbered, strict=True) for item in _marked(source, own)]
     texts = _encode_texts(tokenizer, marked, template, rules)
-    for index, (source, example) in enumerate(zip(sources, examples, strict=True), start):
+    for source, (number, example) in zip(sources, numbered, strict=True):
         twin = example.twin is not None
-        yield EncodedExample(index, next(texts), next(texts) if twin else None, example.weight, example.group, source)
+        yield EncodedExample(number, next(texts), next(texts) if twin else None, example.weight, example.group, source)
 
 
 def encode_text(
@@ -136,9 +205,8 @@ def encode_text(
     causal: bool = True,
 ) -> EncodedText:
     """Find the marked tokens of one text, which may have no keys."""
-    template = None if chat is None or chat is False else Template.of(tokenizer, chat)
-    rules = _Rules(token, causal, max_length, tokenizer.truncation_side, template is not None)
-    return next(_encode_texts(tokenizer, [_Marked("the text", text)], template, rules))
+    encoder = Encoder.of(tokenizer, token=token, chat=chat, max_length=max_length, causal=causal)
+    return next(_encode_texts(tokenizer, [_Marked("the text", text)], encoder.template, encoder.rules()))
 
 
 def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:

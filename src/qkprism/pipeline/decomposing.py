@@ -19,10 +19,19 @@ from qkprism.core.features import Center, Choices, Rank
 from qkprism.core.moments import N_FOLDS, READINGS, Moments, Reading
 from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
-from qkprism.models.encoding import TokenChoice
+from qkprism.models.encoding import Encodings, TokenChoice
 from qkprism.models.model import Frame, Model
-from qkprism.passes import Marked, same_texts
-from qkprism.pipeline.inputs import Contrasts, Heads, bar, encode_for, heads_of, named_contrasts, provenance_of
+from qkprism.passes import Census, Marked, same_texts
+from qkprism.pipeline.inputs import (
+    Contrasts,
+    Heads,
+    bar,
+    checked,
+    encoder_for,
+    heads_of,
+    named_contrasts,
+    provenance_of,
+)
 
 
 @dataclass(frozen=True)
@@ -122,8 +131,13 @@ def decompose_ways(
     chosen = heads_of(model, heads)
     jobs = {way: _Job.of(own, named, seed) for way, own in ways.items()}
     wanted = list(dict.fromkeys(source for job in jobs.values() for source in job.sources.values()))
-    encoded = {name: encode_for(model, named[name], chosen, token, chat, max_length) for name, _ in wanted}
-    marked = {source: Marked.of("/".join(source), encoded[source[0]], source[1], seed) for source in wanted}
+    encoder = encoder_for(model, token, chat, max_length)
+    encoded = {name: Encodings(named[name].examples, encoder) for name, _ in wanted}
+    census = {name: Census.of(checked(model, own, chosen)) for name, own in encoded.items()}
+    marked = {
+        (name, reading): Marked.of(f"{name}/{reading}", encoded[name], census[name], reading, seed)
+        for name, reading in wanted
+    }
     sites = sites_of(model, chosen)
     for own in jobs.values():
         _check_possible(own.choices, [marked[source] for source in own.sources.values()], sites)
@@ -179,8 +193,7 @@ def _check_possible(choices: Choices, marked: Sequence[Marked], sites: Mapping[i
     for own in marked:
         if choices.rank == "heldout" and len(set(own.fold)) < N_FOLDS:
             raise QKPrismError(f"The held-out rank of {own.name!r} needs {N_FOLDS} groups of examples or more.")
-    freedom = sum(sum(len(text.keys) for text in e.texts) - 1 for own in marked for e in own.examples)
-    if choices.metric == "contrast" and freedom < d_head:
+    if choices.metric == "contrast" and sum(own.freedom for own in marked) < d_head:
         raise QKPrismError(
             f"The marked keys of all examples do not span the key space of d_head {d_head} (too few examples), so the "
             "contrast metric is not defined. Give more examples, or use metric='raw'."

@@ -19,7 +19,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.chat import Chat
 from qkprism.models.digest import model_digest
-from qkprism.models.encoding import EncodedExample, TokenChoice, check_reach, encode
+from qkprism.models.encoding import EncodedExample, Encoder, TokenChoice, check_reach
 from qkprism.models.model import Model
 
 Contrasts = Contrast | Sequence[Contrast] | Mapping[str, Contrast]
@@ -104,18 +104,31 @@ def encode_for(
     max_length: int | None,
 ) -> list[EncodedExample]:
     """The tokens of examples, after it is clear that the heads see all their keys."""
+    encoder = encoder_for(model, token, chat, max_length)
+    return list(checked(model, encoder.encode(enumerate(examples)), heads))
+
+
+def encoder_for(model: Model, token: TokenChoice, chat: bool | Chat | None, max_length: int | None) -> Encoder:
+    """How texts are encoded for a model that can take them."""
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
     if model.hf.config.is_encoder_decoder:
         raise QKPrismError(f"{model.name} is an encoder-decoder: texts can be given to encoders and decoders only.")
-    encoded = encode(model.tokenizer, examples, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
-    if not encoded:
+    return Encoder.of(model.tokenizer, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
+
+
+def checked(model: Model, encoded: Iterable[EncodedExample], heads: Sequence[Head]) -> Iterator[EncodedExample]:
+    """Examples as they come, each after it is clear that the heads see all its keys; none at all is an error."""
+    windows = {model.layers[head.layer].window for head in heads}
+    found = False
+    for example in encoded:
+        found = True
+        for window in windows:
+            check_reach([example], window, causal=model.is_causal)
+        check_length(model, example.length, example.source)
+        yield example
+    if not found:
         raise QKPrismError("There are no examples.")
-    for window in {model.layers[head.layer].window for head in heads}:
-        check_reach(encoded, window, causal=model.is_causal)
-    longest = max(encoded, key=lambda example: example.length)
-    check_length(model, longest.length, longest.source)
-    return encoded
 
 
 def check_length(model: Model, tokens: int, source: str) -> None:
