@@ -20,9 +20,9 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from qkprism.contrasts import Contrast, Example, Span, Text
+from qkprism.contrasts import Contrast, Example, Span, Text, Written
 from qkprism.errors import QKPrismError
-from qkprism.models.encoding import EncodedText, check_reach, encode
+from qkprism.models.encoding import EncodedText, Encoder, Encodings, check_reach, encode
 from tokenizers_for_tests import CHAT, FAST, STRIPPING_CHAT, Slow, byte_level, metaspace, pieces, word_piece
 
 BOXES = "The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]"
@@ -206,6 +206,31 @@ def test_encode__asks_for_some_examples_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert calls == [(128, 128), (256, 129), (300, 44)]
     assert [(example.index, example.source) for example in encoded] == [(i, f"line {i + 1}") for i in range(300)]
     assert [example.index for example in encoded if example.twin] == [199]
+
+
+def test_encodings__are_what_encode_gives_in_any_order_and_only_the_last_are_kept() -> None:
+    examples = [Example.parse(f"{number} {BOXES}", weight=number + 1) for number in range(9)]
+    written: list[int] = []
+
+    def write(number: int) -> Example:
+        written.append(number)
+        return examples[number]
+
+    encoder, expected = Encoder.of(byte_level()), encode(byte_level(), examples)
+    every = Encodings(Written(tuple(range(9)), write), encoder)
+    assert list(every) == expected
+    assert (len(every), every[2], every[-1], every[3:5]) == (9, expected[2], expected[8], expected[3:5])
+    order = [5, 1, 7, 0, 3]
+    some = every.pick(order)
+    assert list(some) == [expected[number] for number in order]
+    assert some.pick([4, 0])[:] == [expected[3], expected[5]]
+    written.clear()
+    kept = some[1:3]
+    assert every.pick([1, 7])[:] is kept  # the same examples of the same contrast, asked for by another
+    assert written == [1, 7]
+    assert some[:2] == [expected[5], expected[1]]
+    assert some[1:3] == kept
+    assert written == [1, 7, 5, 1, 1, 7]
 
 
 def test_encode__keys_that_are_alike_are_one_object_and_others_are_not() -> None:

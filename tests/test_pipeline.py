@@ -1,5 +1,6 @@
 """From texts to features on tiny models: the streaming result equals brute force, however it is batched."""
 
+import gc
 from contextlib import contextmanager
 
 import jaxtyping
@@ -14,7 +15,7 @@ from qkprism.capture import Batches, sites_of, stream_moments
 from qkprism.contrasts import Text
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.metrics import cell_covariance, key_covariance
-from qkprism.models.encoding import Encoder, Encodings, encode
+from qkprism.models.encoding import EncodedExample, Encoder, Encodings, encode
 from qkprism.passes import Census, Marked
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -152,6 +153,23 @@ def test_stream__chunks_change_nothing(model, monkeypatch):
     parts = qk.decompose(model, texts, progress=False)
     for key, feature in whole.items():
         assert relative_error(parts[key].covariance, feature.covariance) <= 1e-6
+
+
+def test_decompose__keeps_the_tokens_of_one_chunk_at_a_time(model, monkeypatch):
+    monkeypatch.setitem(capture.CHUNK, "cpu", 5)
+    run, most = type(model).run, 0
+
+    def counted(*args, **options):
+        nonlocal most
+        most = max(most, sum(type(thing) is EncodedExample for thing in gc.get_objects()))
+        return run(*args, **options)
+
+    monkeypatch.setattr(type(model), "run", counted)
+    gc.collect()
+    before = sum(type(thing) is EncodedExample for thing in gc.get_objects())
+    twins = contrast(40, twins=True, seed=1, name="twins")
+    qk.decompose_ways(model, [contrast(60), twins], {"ours": qk.Way(), "paper": qk.Way(preset="paper")}, progress=False)
+    assert 5 <= most - before <= 2 * 5  # those of this chunk, and the last that the other contrast was asked for
 
 
 def test_stream__halves_a_batch_that_does_not_fit_and_adds_nothing_twice(model, monkeypatch):
