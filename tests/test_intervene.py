@@ -1,5 +1,6 @@
 """Interventions on tiny models: what is predicted from one pass is what the really edited model does."""
 
+import functools
 import threading
 import weakref
 from collections import defaultdict
@@ -15,6 +16,7 @@ from qkprism.capture import sites_of
 from qkprism.contrasts import Span, Text
 from qkprism.core.conditions import Condition
 from qkprism.core.edits import swap
+from qkprism.models import continuation
 from qkprism.models.blocks import skipping
 from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
@@ -603,6 +605,28 @@ def test_skipping__does_not_pile_up_when_threads_overlap():
     assert ran == ["known"] * 900
     assert torch.equal(block(given), expected)
     assert "forward" not in vars(block)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt2", "gpt_oss", "mistral"])
+def test_continuation__texts_are_run_in_pieces_up_to_their_queries(name, monkeypatch):
+    model = load(name, **({"sliding_window": 64} if name == "mistral" else {}))
+    encoded = encode(model.tokenizer, examples(6, seed=1))
+    whole = Continuation.start(model, encoded, rope="post", cached=False).logits()
+    forward, widths = type(model.hf.base_model).forward, []
+
+    @functools.wraps(forward)
+    def counted(self, *args, **options):
+        widths.append(tuple((args[0] if args else options["input_ids"]).shape))
+        return forward(self, *args, **options)
+
+    monkeypatch.setattr(type(model.hf.base_model), "forward", counted)
+    for budget, most in ((10_000, None), (60, 60), (1, 6)):
+        monkeypatch.setitem(continuation.TOKEN_BUDGET, "cpu", budget)
+        widths.clear()
+        begun = Continuation.start(model, encoded, rope="post", cached=True)
+        assert sum(columns for _, columns in widths) == begun.batch.input_ids.shape[1] - begun.tail
+        assert len(widths) == 2 if most is None else all(rows * columns <= most for rows, columns in widths)
+        assert torch.allclose(begun.logits(), whole, atol=1e-4)
 
 
 def test_continuation__skips_are_refused_where_a_block_runs_again_after_the_edit():

@@ -8,9 +8,11 @@ trusted to give the same logits (tried on some texts), the whole text is run eve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -26,6 +28,8 @@ from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Frame, Model
 from qkprism.models.probe import accepted, distance, evaluating, tolerance
 from qkprism.models.tap import Visitor
+
+TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}  # of a piece of the texts in front of their queries
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,9 @@ class Continuation:
         tail = width - int(batch.query.min())
         if not cached or tail == width:
             return cls(model, batch, rope, chat, width)
-        begun = cls(model, batch, rope, chat, tail)
-        cache = begun._prefix(slice(0, width - tail), cache_with_room(model.hf.config, width))
+        begun, cache = cls(model, batch, rope, chat, tail), cache_with_room(model.hf.config, width)
+        for part in begun._pieces(width - tail):
+            cache = begun._prefix(part, cache)
         return cls(model, batch, rope, chat, tail, cache, frozenset(skips))
 
     @property
@@ -116,6 +121,16 @@ class Continuation:
             return nullcontext()
         return skipping(dict.fromkeys(blocks, self.known[blocks[-1]]))  # only what the last one gives is used
 
+    def _pieces(self, width: int) -> list[slice]:
+        """The columns in front of the queries in pieces, as a batch needs more memory when all are run at once.
+
+        There are two at least, so that a trial of the cache is one of pieces too.
+        """
+        budget = TOKEN_BUDGET.get(self.model.device.type, TOKEN_BUDGET["cpu"])
+        count = min(width, max(2, math.ceil(width * len(self.batch.input_ids) / budget)))
+        borders = [width * place // count for place in range(count + 1)]
+        return [slice(*ends) for ends in pairwise(borders)]
+
     def _prefix(self, part: slice, cache: Any) -> Any:
         inputs = self._inputs(part) | {"past_key_values": cache, "use_cache": True}
         with evaluating(self.model.hf), torch.no_grad():
@@ -165,8 +180,10 @@ def skips_are_exact(model: Model, examples: Sequence[EncodedExample], rope: Fram
     Really edited, because a block that runs once more after the edit would give what it gave without it.
     """
     chosen = tuple(layers)
-    whole, begun = (Continuation.start(model, examples, rope=rope, cached=True, skips=skips) for skips in ((), chosen))
     try:
+        whole, begun = (
+            Continuation.start(model, examples, rope=rope, cached=True, skips=skips) for skips in ((), chosen)
+        )
         found = [(begun.logits(), whole.logits())]
         found += [(begun.logits(_blind, [layer]), whole.logits(_blind, [layer])) for layer in chosen]
     except (QKPrismError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):

@@ -133,7 +133,8 @@ def decompose_ways(
     wanted = list(dict.fromkeys(source for job in jobs.values() for source in job.sources.values()))
     encoder = encoder_for(model, token, chat, max_length)
     encoded = {name: Encodings(named[name].examples, encoder) for name, _ in wanted}
-    census = {name: Census.of(checked(model, own, chosen)) for name, own in encoded.items()}
+    with bar(sum(map(len, encoded.values())), "examples encoded", progress) as tick:
+        census = {name: Census.of(checked(model, own, chosen, tick)) for name, own in encoded.items()}
     marked = {
         (name, reading): Marked.of(f"{name}/{reading}", encoded[name], census[name], reading, seed)
         for name, reading in wanted

@@ -117,7 +117,9 @@ def encoder_for(model: Model, token: TokenChoice, chat: bool | Chat | None, max_
     return Encoder.of(model.tokenizer, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
 
 
-def checked(model: Model, encoded: Iterable[EncodedExample], heads: Sequence[Head]) -> Iterator[EncodedExample]:
+def checked(
+    model: Model, encoded: Iterable[EncodedExample], heads: Sequence[Head], progress: Progress | None = None
+) -> Iterator[EncodedExample]:
     """Examples as they come, each after it is clear that the heads see all its keys; none at all is an error."""
     windows = {model.layers[head.layer].window for head in heads}
     found = False
@@ -126,6 +128,8 @@ def checked(model: Model, encoded: Iterable[EncodedExample], heads: Sequence[Hea
         for window in windows:
             check_reach([example], window, causal=model.is_causal)
         check_length(model, example.length, example.source)
+        if progress:
+            progress(1)
         yield example
     if not found:
         raise QKPrismError("There are no examples.")
