@@ -612,6 +612,7 @@ def test_continuation__texts_are_run_in_pieces_up_to_their_queries(name, monkeyp
     model = load(name, **({"sliding_window": 64} if name == "mistral" else {}))
     encoded = encode(model.tokenizer, examples(6, seed=1))
     whole = Continuation.start(model, encoded, rope="post", cached=False).logits()
+    assert model.takes_positions  # tried once, by passes that are not to be counted
     forward, widths = type(model.hf.base_model).forward, []
 
     @functools.wraps(forward)
