@@ -113,9 +113,8 @@ class Encoder:
     def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
         """Find the marked tokens of examples, each given with its number."""
         rules, given = self.rules(), iter(numbered)
-        while chunk := list(
-            islice(given, _CHUNK)
-        ):  # examples may be written when they are asked for: they are not kept
+        # Examples may be written when they are asked for: no more than a chunk of them is kept.
+        while chunk := list(islice(given, _CHUNK)):
             yield from _encode_chunk(self.tokenizer, chunk, self.template, rules)
 
     def rules(self) -> _Rules:
