@@ -30,7 +30,7 @@ from qkprism.core.features import Choices
 from qkprism.heads import all_heads
 from qkprism.models.batches import bucket, collate
 from qkprism.models.encoding import Encoder, Encodings, encode
-from qkprism.passes import Census, Marked
+from qkprism.passes import Census, Marked, Pass
 
 PIECE = 128  # prompts that one way runs before the next has its turn
 
@@ -48,7 +48,7 @@ def bare(model: qk.Model, batches: list[Any]) -> None:
 def stream(model: qk.Model, prompts: qk.Contrast, heads: tuple[qk.Head, ...]) -> Any:
     sites, encoded = sites_of(model, heads), Encodings(prompts.examples, Encoder.of(model.tokenizer))
     marked = Marked.of("boxes", encoded, Census.of(encoded), "plain", 0)
-    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, [marked])["boxes"]
+    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, Pass((marked,)))["boxes"]
 
 
 def hook_and_cache(model: qk.Model, batches: list[Any]) -> dict[tuple[int, int], torch.Tensor]:

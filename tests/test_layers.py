@@ -92,6 +92,7 @@ FLOORS = [
     ],
     [
         "models.calls",
+        "models.forest",
         "models.holding",
         "models.tap",
         "models.probe",

@@ -2,8 +2,9 @@
 
 The tap shows every layer's queries and keys; only those at marked positions are kept, for one chunk of examples, then
 added to the moments. Memory does not grow with the number of prompts. A chunk is a fixed number of examples in a fixed
-order (longest first), whatever the batch size, so that the sums do not depend on how the chunk was batched. A batch
-that does not fit in memory is halved and run again: nothing was added for it yet.
+order (longest first), whatever the batch size, so that the sums do not depend on how the chunk was batched. Texts of an
+example that begin alike are run as one row where that saves tokens (`models/forest.py`). A batch that does not fit in
+memory is halved and run again: nothing was added for it yet.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate as running_sum
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
@@ -22,11 +23,15 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch, bucket, collate, pad_id
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
+from qkprism.models.forest import Forest
 from qkprism.models.model import Frame, Model
-from qkprism.passes import Marked, cell_of
+from qkprism.models.tap import Visitor
+from qkprism.passes import Marked, Pass, cell_of
 
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
 CHUNK = {"cpu": 128, "cuda": 512}
+LEAST_SAVED = 0.1  # of the tokens, if texts are to share rows
+WIDEST = 1024  # tokens of a row that texts share: its mask is a square
 
 Progress = Callable[[int], None]
 
@@ -42,13 +47,14 @@ class Batches:
     scale: float = field(default=1.0, init=False)
 
     def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
-        """Run examples in the order given; each batch comes out when its pass is complete."""
+        """Run examples, those with most tokens first; each batch comes out when its pass is complete."""
         waiting = [list(examples)] if examples else []
+        in_rows = self._share(examples)
         while waiting:
-            first, *rest = self._split(waiting.pop())
+            first, *rest = self._split(waiting.pop(), in_rows)
             waiting.extend(reversed(rest))
             try:
-                yield self._pass(first, visit)
+                yield self._pass(first, visit, in_rows)
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
@@ -60,20 +66,38 @@ class Batches:
                 self.scale /= 2
                 waiting.append(first)
 
-    def _split(self, examples: list[EncodedExample]) -> list[list[EncodedExample]]:
+    def _share(self, examples: Sequence[EncodedExample]) -> bool:
+        """Whether the texts of each example are run as one row: it must be exact, and save tokens."""
+        if self.rope != "post" and self.model.rotates:  # positions are counted from the query of each text
+            return False
+        alone = sum(len(text.ids) for example in examples for text in example.texts)
+        longest = max((example.length for example in examples), default=0)
+        widths = [example.tree_size for example in examples]
+        if not widths or max(widths) > WIDEST or sum(widths) > (1 - LEAST_SAVED) * alone:
+            return False
+        return longest <= (self.model.horizon or longest) and self.model.shares_beginnings
+
+    def _split(self, examples: list[EncodedExample], in_rows: bool) -> list[list[EncodedExample]]:
         if self.batch_size is not None:
             halved = max(1, int(self.batch_size * self.scale)) if self.scale < 1 else self.batch_size
-            return bucket(examples, batch_size=halved)
+            return bucket(examples, batch_size=halved, in_rows=in_rows)
         budget = TOKEN_BUDGET.get(self.model.device.type, TOKEN_BUDGET["cpu"])
-        return bucket(examples, token_budget=max(1, int(budget * self.scale)))
+        return bucket(examples, token_budget=max(1, int(budget * self.scale)), in_rows=in_rows)
 
-    def _pass(self, examples: list[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Batch:
+    def _pass(
+        self, examples: list[EncodedExample], visit: Callable[[AttentionCall, Batch], None], in_rows: bool
+    ) -> Batch:
         filler = 0 if self.model.tokenizer is None else pad_id(self.model.tokenizer)
         batch = collate(examples, filler)
+        seen: Visitor = lambda call: visit(call, batch)  # noqa: E731
+        if in_rows:
+            forest = Forest.of([[text.ids for text in example.texts] for example in examples], filler)
+            self.model.run_forest(forest, seen, layers=self.layers)
+            return batch
         self.model.run(
             batch.input_ids,
             batch.attention_mask,
-            lambda call: visit(call, batch),
+            seen,
             layers=self.layers,
             rope=self.rope,
             query_positions=batch.query,
@@ -129,29 +153,51 @@ class _Gathered:
     query: Float[Tensor, "text head d_head"]
     key: Float[Tensor, "key kv_head d_head"]
 
-    def first(self, texts: int, keys: int) -> _Gathered:
-        """What this chunk has filled."""
-        return _Gathered(self.query[:texts], self.key[:keys])
-
-    def pick(self, examples: Sequence[EncodedExample], chosen: Sequence[int]) -> _Gathered:
-        """The vectors of some of the examples that were gathered."""
-        if len(chosen) == len(examples):
-            return self
-        texts = _rows([len(e.texts) for e in examples], chosen)
-        keys = _rows([sum(len(text.keys) for text in e.texts) for e in examples], chosen)
-        return _Gathered(self.query[texts], self.key[keys])
+    def pick(self, places: _Places, wanted: Sequence[tuple[int, ...]], examples: Sequence[int]) -> _Gathered:
+        """The vectors of some texts of each of some examples."""
+        texts = [(example, text) for example, own in zip(examples, wanted, strict=True) for text in own]
+        query = [places.text[example] + text for example, text in texts]
+        key = [row for example, text in texts for row in places.keys(example, text)]
+        return _Gathered(self.query[query], self.key[key])
 
 
-def _rows(sizes: Sequence[int], chosen: Sequence[int]) -> list[int]:
-    """The rows of some blocks that stand one after another."""
-    starts = [0, *running_sum(sizes)]
-    return [row for i in chosen for row in range(starts[i], starts[i + 1])]
+@dataclass(frozen=True)
+class _Places:
+    """Where the vectors of a chunk's examples stand: the first text of each, and the first key of each of its texts."""
+
+    text: tuple[int, ...]
+    key: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, examples: Sequence[EncodedExample]) -> _Places:
+        """One example after another, with a last one that marks the end."""
+        texts = running_sum((len(example.texts) for example in examples), initial=0)
+        counts = [[len(text.keys) for text in example.texts] for example in examples]
+        starts = running_sum(map(sum, counts), initial=0)
+        keys = [tuple(running_sum(own, initial=start)) for own, start in zip([*counts, []], starts, strict=True)]
+        return cls(tuple(texts), tuple(keys))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many texts and keys there are."""
+        return self.text[-1], self.key[-1][0]
+
+    def keys(self, example: int, text: int) -> range:
+        """The keys of one text."""
+        return range(self.key[example][text], self.key[example][text + 1])
+
+    def rows(self, batch: Batch, first: int) -> tuple[Int[Tensor, " text"], Int[Tensor, " key"]]:
+        """Where the texts and keys of a batch go; its examples are numbered from `first` on."""
+        numbers = [example.index - first for example in batch.examples]
+        texts = [row for number in numbers for row in range(self.text[number], self.text[number + 1])]
+        keys = [row for number in numbers for row in range(self.key[number][0], self.key[number][-1])]
+        return torch.tensor(texts), torch.tensor(keys)
 
 
 def stream_moments(
     batches: Batches,
     sites: Mapping[int, Site],
-    group: Sequence[Marked],
+    group: Pass,
     *,
     seed: int = 0,
     start: int = 0,
@@ -159,27 +205,26 @@ def stream_moments(
     progress: Progress | None = None,
     on_chunk: Callable[[int, Mapping[str, dict[int, Moments]]], None] | None = None,
 ) -> dict[str, dict[int, Moments]]:
-    """The moments of contrasts that share their texts, in every chosen layer, by name, in one pass.
+    """The moments of contrasts that are run together, in every chosen layer, by name.
 
-    The texts of the first are run; the others are made of the same, or of some of them. `start` and `moments` go on
-    where a former pass stopped.
+    `start` and `moments` go on where a former pass stopped.
     """
-    sums = {marked.name: dict((moments or {}).get(marked.name, {})) for marked in group}
-    examples = group[0].examples
+    sums = {marked.name: dict((moments or {}).get(marked.name, {})) for marked in group.marked}
     if progress and start:
         progress(start)
     chunk_size = CHUNK.get(batches.model.device.type, CHUNK["cpu"])
     buffers: dict[int, _Gathered] = {}
-    for at in range(start, len(examples), chunk_size):
-        chunk = examples[at : at + chunk_size]
-        gathered = _run_chunk(batches, sites, chunk, buffers, progress)
-        for marked in group:
-            own = marked.between(at, at + len(chunk))
+    for at in range(start, len(group), chunk_size):
+        examples, texts = group.chunk(at, at + chunk_size)
+        places = _Places.of(examples)
+        _run_chunk(batches, sites, examples, places, buffers, progress)
+        for marked in group.marked:
+            own = marked.between(at, at + chunk_size)
             chosen = [place - at for place in marked.place[own]]
-            picked = {layer: vectors.pick(chunk, chosen) for layer, vectors in gathered.items()}
+            picked = {layer: buffer.pick(places, texts[marked.name], chosen) for layer, buffer in buffers.items()}
             _add_chunk(sums[marked.name], picked, sites, marked, own, seed)
         if on_chunk:
-            on_chunk(at + len(chunk), sums)
+            on_chunk(at + len(examples), sums)
     return sums
 
 
@@ -216,27 +261,25 @@ def _run_chunk(
     batches: Batches,
     sites: Mapping[int, Site],
     examples: Sequence[EncodedExample],
+    places: _Places,
     buffers: dict[int, _Gathered],
     progress: Progress | None,
-) -> dict[int, _Gathered]:
+) -> None:
     """Run a chunk; a batch that fails and is run again overwrites what it left."""
-    size = (sum(len(e.texts) for e in examples), sum(len(text.keys) for e in examples for text in e.texts))
-    texts = keys = 0
+    texts, keys = places.size
 
     def visit(call: AttentionCall, batch: Batch) -> None:
         query, key = sites[call.layer].gather(call, batch)
         buffer = buffers.get(call.layer)
-        if buffer is None or len(buffer.query) < size[0] or len(buffer.key) < size[1]:
-            buffer = _Gathered(query.new_empty(size[0], *query.shape[1:]), key.new_empty(size[1], *key.shape[1:]))
+        if buffer is None or len(buffer.query) < texts or len(buffer.key) < keys:
+            buffer = _Gathered(query.new_empty(texts, *query.shape[1:]), key.new_empty(keys, *key.shape[1:]))
             buffers[call.layer] = buffer
-        buffer.query[texts : texts + len(query)] = query
-        buffer.key[keys : keys + len(key)] = key
+        text_rows, key_rows = (rows.to(query.device) for rows in places.rows(batch, examples[0].index))
+        buffer.query[text_rows], buffer.key[key_rows] = query, key
 
     for batch in batches.run(examples, visit):
-        texts, keys = texts + len(batch.query), keys + len(batch.key_row)
         if progress:
             progress(len(batch.examples))
-    return {layer: buffer.first(texts, keys) for layer, buffer in buffers.items()}
 
 
 def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:

@@ -1,6 +1,7 @@
 """Contrasts as they are run: in which order, in which folds, and which of them share a pass.
 
-Contrasts of the same texts, or of some of the texts of another (a part of a pooled contrast), are one pass.
+Contrasts of the same texts, or of some of the texts of another (a part of a pooled contrast), are one pass; their twins
+may differ. What a pass runs for one text are its examples in all contrasts: each of their texts once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from qkprism.core.moments import MAX_CELLS, Reading, assign_folds, group_numbers
-from qkprism.models.encoding import EncodedExample, Encodings
+from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
 
 Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pass
@@ -24,7 +25,7 @@ class Census:
 
     named: tuple[int | str, ...]  # the group of each example, or its number
     lengths: tuple[int, ...]
-    tokens: tuple[bytes, ...]  # a digest: examples with the same one are the same to the model
+    tokens: tuple[bytes, ...]  # a digest of the tokens of the first text
     cells: Mapping[Cell, int]
     freedom: int  # marked keys, less one for each example
 
@@ -36,7 +37,7 @@ class Census:
         for example in encoded:
             named.append(example.index if example.group is None else example.group)
             lengths.append(example.length)
-            tokens.append(_tokens(example))
+            tokens.append(blake2b(repr(example.text.ids).encode(), digest_size=16).digest())
             keys = [key for text in example.texts for key in text.keys]
             freedom += len(keys) - 1
             cells.update(cell_of(key.labels) for key in keys if key.labels)
@@ -87,23 +88,54 @@ def cell_of(labels: Mapping[str, object]) -> Cell:
     return tuple(sorted(labels.items()))
 
 
-def same_texts(marked: Sequence[Marked]) -> list[list[Marked]]:
-    """Contrasts that share a pass: the first of each group has all the texts, the others the same or some of them."""
-    passes: list[tuple[Places, list[Marked]]] = []
+@dataclass(frozen=True)
+class Pass:
+    """Contrasts that are run together: the first has all the texts, the others the same or some of them."""
+
+    marked: tuple[Marked, ...]
+
+    def __len__(self) -> int:
+        return len(self.marked[0].examples)
+
+    def chunk(self, start: int, stop: int) -> tuple[list[EncodedExample], dict[str, list[tuple[int, ...]]]]:
+        """What is run between two places, and for each contrast which of an example's texts are its own."""
+        stop = min(stop, len(self))
+        texts: list[dict[object, EncodedText]] = [{} for _ in range(start, stop)]
+        own: dict[str, list[tuple[int, ...]]] = {}
+        for marked in self.marked:
+            here = marked.between(start, stop)
+            own[marked.name] = [
+                _numbers(example, texts[place - start])
+                for place, example in zip(marked.place[here], marked.examples[here], strict=True)
+            ]
+        sources = [example.source for example in self.marked[0].examples[start:stop]]
+        return [
+            EncodedExample(start + i, first, None, 1.0, None, source, tuple(more))
+            for i, (source, (first, *more)) in enumerate(zip(sources, (one.values() for one in texts), strict=True))
+        ], own
+
+
+def _numbers(example: EncodedExample, known: dict[object, EncodedText]) -> tuple[int, ...]:
+    """The numbers of an example's texts among those known, to which they are added if a pass can tell them apart."""
+    found = []
+    for text in example.texts:
+        what = (text.ids, text.query, tuple(key.position for key in text.keys))
+        known.setdefault(what, text)
+        found.append([*known].index(what))
+    return tuple(found)
+
+
+def passes_of(marked: Sequence[Marked]) -> list[Pass]:
+    """Which contrasts share a pass."""
+    found: list[tuple[Places, list[Marked]]] = []
     for own in sorted(marked, key=lambda one: -len(one.examples)):
-        for places, group in passes:
-            if (found := _places(own.tokens, places)) is not None:
-                group.append(own.within(found))
+        for places, group in found:
+            if (at := _places(own.tokens, places)) is not None:
+                group.append(own.within(at))
                 break
         else:
-            passes.append((_all_places(own.tokens), [own]))
-    return [group for _, group in passes]
-
-
-def _tokens(example: EncodedExample) -> bytes:
-    """What a pass needs to know of an example: its tokens, queries and keys."""
-    what = [(text.ids, text.query, [key.position for key in text.keys]) for text in example.texts]
-    return blake2b(repr(what).encode(), digest_size=16).digest()
+            found.append((_all_places(own.tokens), [own]))
+    return [Pass(tuple(group)) for _, group in found]
 
 
 def _all_places(examples: Sequence[bytes]) -> Places:

@@ -49,24 +49,31 @@ def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def bucket(
-    encoded: Iterable[EncodedExample], *, batch_size: int | None = None, token_budget: int | None = None
+    encoded: Iterable[EncodedExample],
+    *,
+    batch_size: int | None = None,
+    token_budget: int | None = None,
+    in_rows: bool = False,
 ) -> list[list[EncodedExample]]:
     """Group examples of similar length, longest first; a text and its twin stay together.
 
-    `batch_size` bounds the texts of a batch and `token_budget` its texts times its longest text; a batch has at least
-    one example even if that alone exceeds them.
+    `batch_size` bounds the texts of a batch and `token_budget` its rows times its longest row; a batch has at least
+    one example even if that alone exceeds them. Every text is a row, or with `in_rows` every example (`Forest`).
     """
     for name, bound in (("batch_size", batch_size), ("token_budget", token_budget)):
         if bound is not None and bound < 1:
             raise QKPrismError(f"{name}={bound} is too small; give at least 1.")
+    sized = [(example.tree_size if in_rows else example.length, example) for example in encoded]
     batches: list[list[EncodedExample]] = []
-    rows = longest = 0
-    for example in sorted(encoded, key=lambda example: (-example.length, example.index)):
-        rows += len(example.texts)
-        full = (batch_size and rows > batch_size) or (token_budget and rows * longest > token_budget)
+    texts = rows = longest = 0
+    for size, example in sorted(sized, key=lambda pair: (-pair[0], pair[1].index)):
+        texts += len(example.texts)
+        rows += 1 if in_rows else len(example.texts)
+        full = (batch_size and texts > batch_size) or (token_budget and rows * longest > token_budget)
         if full or not batches:
             batches.append([])
-            rows, longest = len(example.texts), example.length
+            texts, longest = len(example.texts), size
+            rows = 1 if in_rows else texts
         batches[-1].append(example)
     return batches
 

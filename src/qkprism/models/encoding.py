@@ -21,6 +21,7 @@ from qkprism.contrasts import Example, Labels, Span, Text, located
 from qkprism.errors import QKPrismError
 from qkprism.markup import SIDES
 from qkprism.models.chat import Chat, Prompt, Template
+from qkprism.models.forest import tree_size
 
 TokenChoice = Literal["last", "first", "every"]
 _SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
@@ -80,6 +81,11 @@ class EncodedExample:
     def length(self) -> int:
         """Tokens of the longer of its texts."""
         return max(len(text.ids) for text in self.texts)
+
+    @property
+    def tree_size(self) -> int:
+        """Its tokens when each beginning that its texts share counts once."""
+        return tree_size([text.ids for text in self.texts])
 
 
 @dataclass(frozen=True)

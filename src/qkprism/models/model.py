@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
+from qkprism.models.forest import Forest
 from qkprism.models.probe import (
     Layer,
     accepted,
@@ -90,7 +91,7 @@ class Model:
     def is_causal(self) -> bool:
         return all(layer.causal for layer in self.layers.values())
 
-    @property
+    @cached_property
     def max_positions(self) -> int | None:
         """The longest text the model is made for, where its config says so."""
         config = self.hf.config.get_text_config()
@@ -116,7 +117,10 @@ class Model:
     def run(
         self,
         input_ids: Int[Tensor, "batch token"] | None = None,
-        attention_mask: Int[Tensor, "batch token"] | Bool[Tensor, "batch token"] | None = None,
+        attention_mask: Int[Tensor, "batch token"]
+        | Bool[Tensor, "batch token"]
+        | Float[Tensor, "batch 1 token token"]
+        | None = None,
         visit: Visitor | None = None,
         *,
         layers: Iterable[int] | None = None,
@@ -131,8 +135,9 @@ class Model:
         """One forward pass without gradients and cache, its attention shown to `visit`.
 
         Without `logits` nothing is returned, and with `stop` nothing after the last layer asked for is computed; with
-        `logits` those of the vocabulary are returned, with `logits_at` of some tokens only. `inputs` are further
-        inputs, such as `pixel_values`.
+        `logits` those of the vocabulary are returned, with `logits_at` of some tokens only. A mask of four axes is
+        added to the attention logits as it is, and goes with `position_ids`. `inputs` are further inputs, such as
+        `pixel_values`.
         """
         batch = self._batch(input_ids, attention_mask, inputs or {})
         positions = self._positions(batch, position_ids, rope, query_positions)
@@ -152,6 +157,12 @@ class Model:
         if not logits:
             return None
         return output.logits if fewer or at is None else output.logits[:, at]
+
+    def run_forest(self, forest: Forest, visit: Visitor, *, layers: Iterable[int] | None = None) -> None:
+        """One forward pass of texts that share rows; `visit` sees every text as a row of its own."""
+        mask = forest.mask(self.dtype)
+        unfolded: Visitor = lambda call: visit(forest.unfold(call))  # noqa: E731
+        self.run(forest.input_ids, mask, unfolded, layers=layers, position_ids=forest.position_ids)
 
     def _wanted(self, layers: Iterable[int] | None) -> list[int]:
         """The layers asked for, in the order the model calls them."""
@@ -209,6 +220,47 @@ class Model:
         text = probe_text(self.hf)
         count = torch.arange(text["input_ids"].shape[1], device=self.device).expand_as(text["input_ids"])
         return distance(self._probe_logits(text, count), self._probe_logits(text, None)) <= tolerance(self.dtype)
+
+    @cached_property
+    def shares_beginnings(self) -> bool:
+        """Whether texts that begin alike can be run as one row, tried on the probe."""
+        if not self.is_causal or self.hf.config.is_encoder_decoder or self.rotation_varies or not self.takes_positions:
+            return False
+        first, other = (ids.tolist() for ids in probe_text(self.hf)["input_ids"])
+        rows = [[first, first[:3] + other[:4], first[:5] + other[:2]], [other[:5]]]
+        texts = [text for own in rows for text in own]
+        last, longest = torch.tensor([len(text) - 1 for text in texts]), max(map(len, texts))
+        padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
+        try:
+            apart = self._logits_of(last, padded, (torch.arange(longest) <= last[:, None]).long())
+            together = self._logits_of(last, forest=Forest.of(rows))
+        except (QKPrismError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+            return False
+        return apart.shape == together.shape and distance(together, apart) <= tolerance(self.dtype)
+
+    def _logits_of(
+        self, last: Tensor, ids: Tensor | None = None, mask: Tensor | None = None, forest: Forest | None = None
+    ) -> Tensor:
+        """The attention logits of the last token of each text, all layers and heads in a row."""
+        found: list[Tensor] = []
+
+        def keep(call: AttentionCall) -> None:
+            logits = call.logits(rows=last)
+            found.append(logits[logits.isfinite()].cpu())
+
+        if forest is None:
+            self.run(ids, mask, keep)
+        else:
+            self.run_forest(forest, keep)
+        return torch.cat(found)
+
+    @cached_property
+    def horizon(self) -> int | None:
+        """The longest text whose last token sees all others in every layer; None if there is no limit."""
+        config = self.hf.config.get_text_config()
+        limits = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+        limits += [layer.window for layer in self.layers.values()]
+        return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
     def _check_relative(self, tokens: int) -> None:
         if "position_ids" not in accepted(self.hf):

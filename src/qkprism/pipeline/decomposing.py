@@ -21,7 +21,7 @@ from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
 from qkprism.models.encoding import Encodings, TokenChoice
 from qkprism.models.model import Frame, Model
-from qkprism.passes import Census, Marked, same_texts
+from qkprism.passes import Census, Marked, passes_of
 from qkprism.pipeline.inputs import (
     Contrasts,
     Heads,
@@ -213,15 +213,15 @@ def _stream(
     if kept:
         kept.read(marked, sites)
     sums: dict[str, dict[int, Moments]] = {}
-    groups = same_texts(marked)
-    with bar(sum(len(group[0].examples) for group in groups), "examples", progress) as tick:
-        for group in groups:
+    passes = passes_of(marked)
+    with bar(sum(map(len, passes)), "examples", progress) as tick:
+        for group in passes:
             found = stream_moments(
                 batches,
                 sites,
                 group,
                 seed=seed,
-                start=min(kept.done.get(own.name, 0) for own in group) if kept else 0,
+                start=min(kept.done.get(own.name, 0) for own in group.marked) if kept else 0,
                 moments=kept.sums if kept else None,
                 progress=tick,
                 on_chunk=partial(kept.note, marked) if kept else None,
