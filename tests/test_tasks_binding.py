@@ -194,6 +194,14 @@ def test_twins__have_equal_surroundings(task: BindingTask, name: str) -> None:
         assert (asked[0] == asked[1]) == (name != "lexical")
 
 
+@every_schema
+def test_twins__are_of_the_same_texts_in_all_contrasts(schema: str) -> None:
+    contrasts = [made(schema, "cloze").contrasts[name] for name in ("order_free", "lexical", "reflexive")]
+    for examples in zip(*contrasts, strict=True):
+        assert len({example.text.text for example in examples}) == 1
+        assert len({example.twin.text for example in examples if example.twin}) == 3
+
+
 def test_lexical__differs_in_the_question_only_by_the_entity(task: BindingTask) -> None:
     for example in task.contrasts["lexical"]:
         first, second = (question(text).replace(factors(text)["lexical"], "?") for text in example.texts)

@@ -80,7 +80,7 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(256, 300, 100, 128, 64, 10, 4),
+    "quick": Size(256, 300, 104, 128, 64, 10, 4),
     "paper": Size(1000, 3000, 1000, 1000, 256, 10, 10, entities=(10, 13, 18, 25, 34)),
 }
 MOST_FOR_ENTITIES = 300

@@ -11,6 +11,8 @@ of the clause, the entity in it (lexical), the label itself (reflexive). The con
     order_free  twins: the clause asked for exchanges places with another; entity and label are the same in both
     lexical     twins: another entity in the clause asked for and in the question; place and label are the same
     reflexive   twins: another label in the clause asked for; place and entity are the same
+
+The texts whose twins these are, are the same in all three contrasts, and run once.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from qkprism.contrasts import Contrast, Example, Text, Written
 from qkprism.errors import QKPrismError
-from qkprism.tasks.draws import CONTRASTS, Twins, World, any_entity, with_target
+from qkprism.tasks.draws import TWINS, Twins, World, any_entity, order, with_target
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
 from qkprism.tasks.naming import named
 from qkprism.tasks.scenes import FACTORS, Factor, Scene, exchange, text_of
@@ -98,7 +100,8 @@ def binding(
     labels = _labels(world, ways, n_pairs, tokenizer)
     entities, held_out = _entities(world, n_pairs, n_entities, tokenizer, seed)
     train, held = World(n_pairs, entities, labels), World(n_pairs, held_out, labels)
-    drawn = {name: list(draw(train, n_train, _rng(seed, name))) for name, draw in CONTRASTS.items()}
+    drawn = {"order": list(order(train, n_train, _rng(seed, "order")))}
+    drawn |= {name: list(draw(train, n_train, _rng(seed, "twins"))) for name, draw in TWINS.items()}
     scenes = list(with_target(held, n_test, _rng(seed, "test")))
     return BindingTask(
         schema=world,

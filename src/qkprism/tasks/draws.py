@@ -1,7 +1,8 @@
 """Which scenes make up each contrast of the binding task: only one factor differs between a scene and its twin.
 
 Every factor of the positive key is balanced: each place, each entity and each label comes equally often, and in twins
-equally often on either side.
+equally often on either side. The three contrasts with twins change the same scenes, each its own factor: a scene is run
+once for all of them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ class World:
     entities: tuple[str, ...]
     labels: tuple[str, ...]
 
-    def scene(self, place: int, entity: str, label: str, rng: Random, *, without: str = "") -> Scene:
-        """A scene with the asked entity and its label in a place, and random others around; `without` is not there."""
-        entities = self._around(place, entity, self.entities, rng, without)
-        return Scene(entities, self._around(place, label, self.labels, rng, without), entity, place)
+    def scene(self, place: int, entity: str, label: str, rng: Random, *, without: tuple[str, str] = ("", "")) -> Scene:
+        """The asked entity with its label in a place and random others around, but not the entity and label `without`."""
+        entities = self._around(place, entity, self.entities, rng, without[0])
+        return Scene(entities, self._around(place, label, self.labels, rng, without[1]), entity, place)
 
     def _around(self, place: int, value: str, values: Sequence[str], rng: Random, without: str) -> tuple[str, ...]:
         others = rng.sample([other for other in values if other not in (value, without)], self.n_pairs - 1)
@@ -67,31 +68,47 @@ def order(world: World, count: int, rng: Random) -> Iterator[Twins]:
         yield fixed.scene(place, asked, label, rng), None
 
 
+@dataclass(frozen=True, slots=True)
+class _Changeable:
+    """A scene with a target, and an entity and a label that are not in it."""
+
+    scene: Scene
+    entity: str
+    label: str
+
+
+def _changeable(world: World, count: int, rng: Random) -> Iterator[_Changeable]:
+    """Scenes in which everything varies, each with what its twins need."""
+    places = balanced_pairs(range(world.n_pairs), count, rng)
+    entities, labels = (balanced_pairs(values, count, rng) for values in (world.entities, world.labels))
+    for (place, target), (entity, other), (label, spare) in zip(places, entities, labels, strict=True):
+        scene = world.scene(place, entity, label, rng, without=(other, spare))
+        yield _Changeable(replace(scene, target=target), other, spare)
+
+
 def order_free(world: World, count: int, rng: Random) -> Iterator[Twins]:
     """The clause asked for and another one, exchanged in the twin."""
-    for scene, _ in with_target(world, count, rng):
-        twin = exchange(scene, "order")
-        yield replace(scene, target=None), replace(twin, target=None)
+    for drawn in _changeable(world, count, rng):
+        twin = exchange(drawn.scene, "order")
+        yield replace(drawn.scene, target=None), replace(twin, target=None)
 
 
 def lexical(world: World, count: int, rng: Random) -> Iterator[Twins]:
     """Another entity in the twin, in the clause and in the question."""
-    entities = balanced_pairs(world.entities, count, rng)
-    places, labels = world.places(count, rng), balanced(world.labels, count, rng)
-    for place, (entity, other), label in zip(places, entities, labels, strict=True):
-        scene = world.scene(place, entity, label, rng, without=other)
-        changed = (*scene.entities[:place], other, *scene.entities[place + 1 :])
-        yield scene, replace(scene, entities=changed, asked=other)
+    for drawn in _changeable(world, count, rng):
+        scene = replace(drawn.scene, target=None)
+        yield scene, replace(scene, entities=_with(scene.entities, scene.positive, drawn.entity), asked=drawn.entity)
 
 
 def reflexive(world: World, count: int, rng: Random) -> Iterator[Twins]:
     """Another label in the twin, in the clause asked for."""
-    labels = balanced_pairs(world.labels, count, rng)
-    places, entities = world.places(count, rng), balanced(world.entities, count, rng)
-    for place, entity, (label, other) in zip(places, entities, labels, strict=True):
-        scene = world.scene(place, entity, label, rng, without=other)
-        changed = (*scene.labels[:place], other, *scene.labels[place + 1 :])
-        yield scene, replace(scene, labels=changed)
+    for drawn in _changeable(world, count, rng):
+        scene = replace(drawn.scene, target=None)
+        yield scene, replace(scene, labels=_with(scene.labels, scene.positive, drawn.label))
 
 
-CONTRASTS: dict[str, Draw] = {"order": order, "order_free": order_free, "lexical": lexical, "reflexive": reflexive}
+def _with(values: tuple[str, ...], place: int, value: str) -> tuple[str, ...]:
+    return (*values[:place], value, *values[place + 1 :])
+
+
+TWINS: dict[str, Draw] = {"order_free": order_free, "lexical": lexical, "reflexive": reflexive}
