@@ -106,6 +106,7 @@ FLOORS = [
     ["passes", "capture", "checkpoint"],
     [
         "pipeline.inputs",
+        "pipeline.readers",
         "pipeline.reading",
         "pipeline.aims",
         "pipeline.counterfactuals",

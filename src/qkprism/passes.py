@@ -105,7 +105,7 @@ class Pass:
         for marked in self.marked:
             here = marked.between(start, stop)
             own[marked.name] = [
-                _numbers(example, texts[place - start])
+                numbers_of(example, texts[place - start])
                 for place, example in zip(marked.place[here], marked.examples[here], strict=True)
             ]
         sources = [example.source for example in self.marked[0].examples[start:stop]]
@@ -115,8 +115,8 @@ class Pass:
         ], own
 
 
-def _numbers(example: EncodedExample, known: dict[object, EncodedText]) -> tuple[int, ...]:
-    """The numbers of an example's texts among those known, to which they are added if a pass can tell them apart."""
+def numbers_of(example: EncodedExample, known: dict[object, EncodedText]) -> tuple[int, ...]:
+    """The numbers of an example's texts among those known, to which those are added that a pass can tell from them."""
     found = []
     for text in example.texts:
         what = (text.ids, text.query, tuple(key.position for key in text.keys))

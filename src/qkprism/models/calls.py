@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -150,6 +150,12 @@ class AttentionCall:
         dropped = self.cache.query_offset + self.query.shape[2] - self.key.shape[2]
         return columns + (dropped.clamp_min(0) if isinstance(dropped, Tensor) else max(dropped, 0))
 
+    def pick(self, texts: Sequence[int], tokens: int) -> AttentionCall:
+        """The call of some texts of the batch alone, and of their first tokens. It is to be read, not edited."""
+        query, key, value = (x[list(texts), :, :tokens] for x in (self.query, self.key, self.value))
+        mask, bias = (_pick_texts(x, texts, tokens) for x in (self.mask, self.position_bias))
+        return replace(self, query=query, key=key, value=value, mask=mask, position_bias=bias)
+
     def logits(
         self, heads: Sequence[int] | None = None, rows: Rows = None
     ) -> Float[Tensor, "batch some_head row key_token"]:
@@ -280,6 +286,14 @@ def _product(query: Tensor, key: Tensor) -> Tensor:
     batch, heads, rows, width = query.shape
     groups = query.to(dtype).reshape(batch, key.shape[1], -1, width)
     return (groups @ key.to(dtype).transpose(-1, -2)).view(batch, heads, rows, -1)
+
+
+def _pick_texts(mask: Any, texts: Sequence[int], tokens: int) -> Any:
+    """Rows of what has one for each text, for texts of so many tokens; what is no tensor stays as it is."""
+    if not isinstance(mask, Tensor):
+        return mask
+    mask = mask if len(mask) == 1 else mask[list(texts)]
+    return mask[..., :tokens] if mask.ndim == 2 else mask[..., :tokens, :tokens]
 
 
 def _pick_heads(tensor: Tensor, heads: Sequence[int] | None) -> Tensor:

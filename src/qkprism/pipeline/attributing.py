@@ -10,7 +10,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from qkprism.capture import Batches, Site, sites_of
+from qkprism.capture import Site, sites_of
 from qkprism.contrasts import Contrast, Example, Text
 from qkprism.core.attribution import (
     STRONG,
@@ -27,9 +27,10 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import EncodedText, encode_text
-from qkprism.models.model import Model
-from qkprism.pipeline.inputs import Heads, bar, check_length, encode_like, heads_with_features, versions
+from qkprism.models.encoding import EncodedExample, EncodedText, encode_text
+from qkprism.models.model import Frame, Model
+from qkprism.pipeline.inputs import Heads, check_length, encode_like, heads_with_features, versions
+from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import Reading, read_logits
 
 
@@ -79,14 +80,45 @@ def attribute(
     examples give `Attributions`: means over examples in one or more heads. `method` is oblique, sequential (the
     paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
     """
-    chosen = heads_with_features(model, features, head)
-    names = _names(features, contrasts)
-    splits = {own: split_of([features[name, own] for name in names], method, order) for own in chosen}
-    if isinstance(text, str | Text | Example):
-        if len(chosen) > 1:
-            raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, chosen))}.")
-        return _attribute_text(model, _text(text), features, chosen[0], splits[chosen[0]])
-    return _attribute_examples(model, text, features, splits, batch_size, progress)
+    if not isinstance(text, str | Text | Example):
+        reader = attributions_reader(model, text, features, head, method=method, order=order, contrasts=contrasts)
+        read_together(model, [reader], batch_size=batch_size, progress=progress)
+        return reader.result()
+    splits = _splits(model, features, head, method, order, contrasts)
+    if len(splits) > 1:
+        raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, splits))}.")
+    return _attribute_text(model, _text(text), features, *next(iter(splits.items())))
+
+
+def attributions_reader(
+    model: Model,
+    examples: Contrast | Iterable[Example],
+    features: Features,
+    heads: Heads = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+) -> AttributionsReader:
+    """The reader of `attribute` for many examples, to share a pass with others."""
+    splits = _splits(model, features, heads, method, order, contrasts)
+    encoded = encode_like(model, examples, features, [*splits])
+    if alone := [example.source for example in encoded if not example.text.negative]:
+        raise QKPrismError(f"{alone[0]}: means over examples need a negative key in the text: they are about the gap.")
+    return AttributionsReader.of(model, encoded, features, splits)
+
+
+def _splits(
+    model: Model,
+    features: Features,
+    heads: Heads,
+    method: str | None,
+    order: Sequence[str] | None,
+    contrasts: Sequence[str] | None,
+) -> dict[Head, Split]:
+    """How the logits of each head are split."""
+    chosen, names = heads_with_features(model, features, heads), _names(features, contrasts)
+    return {own: split_of([features[name, own] for name in names], method, order) for own in chosen}
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
@@ -188,6 +220,7 @@ class _Tally:
     current: tuple[Tensor, ...] | None = None
     names: tuple[str, ...] = ()
     spread: dict[Head, float] = field(default_factory=dict)
+    current_spread: dict[Head, float] = field(default_factory=dict)
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         read = read_logits(call, self.site, batch.query)
@@ -200,7 +233,7 @@ class _Tally:
             self.names = term_names(split, read.logits)
             spread = _order_spread(split, read.query[:, i], read.key[:, i], read.logits.seen[:, i], read.scaling)
             if spread is not None:
-                self.spread[head] = self.spread.get(head, 0.0) + spread * len(batch.query)
+                self.current_spread[head] = spread * len(batch.query)
         terms = torch.stack(every, 2)  # term example head token
         at_keys = terms[:, moved.key_row, :, moved.key_column]  # key term head
         gap = torch.einsum("ek,kth->eht", (moved.positive_mean - moved.negative_mean).double(), at_keys)
@@ -218,60 +251,68 @@ class _Tally:
         if self.sums is None:
             self.sums = AttributionSums.zeros(*gap.shape[1:])
         self.sums.add(gap, variance, marked, batch.weight)
+        for head, spread in self.current_spread.items():
+            self.spread[head] = self.spread.get(head, 0.0) + spread
         self.current = None
 
 
-def _attribute_examples(
-    model: Model,
-    examples: Iterable[Example],
-    features: Features,
-    splits: Mapping[Head, Split],
-    batch_size: int | None,
-    progress: bool,
-) -> Attributions:
-    sites = sites_of(model, [*splits])
-    encoded = encode_like(model, examples, features, [*splits])
-    if alone := [example.source for example in encoded if not example.text.negative]:
-        raise QKPrismError(f"{alone[0]}: means over examples need a negative key in the text: they are about the gap.")
-    # The default order of a sequential split goes by rank and differs from head to head; a table has one order.
-    names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
-    told = {head: split.in_order(names) for head, split in splits.items()}
-    tallies = {layer: _Tally(site, told) for layer, site in sites.items()}
-    batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
-    with bar(len(encoded), "examples", progress) as tick:
-        for batch in batches.run(encoded, lambda call, batch: tallies[call.layer].visit(call, batch)):
-            for tally in tallies.values():
-                tally.keep(batch)
-            tick(len(batch.examples))
-    return _read_out(model, features, splits, tallies, len(encoded))
+@dataclass
+class AttributionsReader:
+    """Adds up the terms of all heads."""
 
+    examples: Sequence[EncodedExample]
+    splits: Mapping[Head, Split]
+    tallies: Mapping[int, _Tally]
+    rope: Frame
+    provenance: Mapping[str, Any]
 
-def _read_out(
-    model: Model, features: Features, splits: Mapping[Head, Split], tallies: Mapping[int, _Tally], n: int
-) -> Attributions:
-    heads = [head for tally in tallies.values() for head in tally.site.heads]
-    sums = [tally.sums for tally in tallies.values() if tally.sums is not None]
-    parts: dict[str, list[tuple[Tensor, Tensor]]] = {
-        "gap": [(own.gap.mean()[:, :-1], own.gap.error()[:, :-1]) for own in sums],
-        "gap_share": [own.gap_share() for own in sums],
-        "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
-        "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
-    }
-    spread = {head: own / n for tally in tallies.values() for head, own in tally.spread.items()}
-    notes = [note for head in heads for note in _order_notes(head, splits[head], spread.get(head))]
-    return Attributions(
-        heads=tuple(map(str, heads)),
-        terms=next(iter(tallies.values())).names,
-        values={name: torch.cat([value for value, _ in own]) for name, own in parts.items()},
-        errors={name: torch.cat([error for _, error in own]) for name, own in parts.items()},
-        n=n,
-        method={str(head): splits[head].method for head in heads},
-        condition={str(head): splits[head].condition for head in heads},
-        order_spread={str(head): spread.get(head) for head in heads},
-        angles={str(h): {f"{a} & {b}": t for (a, b), t in splits[h].angles.items()} for h in heads},
-        notes=tuple(notes),
-        provenance=_provenance(model, features),
-    )
+    @classmethod
+    def of(
+        cls, model: Model, examples: Sequence[EncodedExample], features: Features, splits: Mapping[Head, Split]
+    ) -> AttributionsReader:
+        # The default order of a sequential split goes by rank and differs from head to head; a table has one order.
+        names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
+        told = {head: split.in_order(names) for head, split in splits.items()}
+        tallies = {layer: _Tally(site, told) for layer, site in sites_of(model, [*splits]).items()}
+        rope = features.provenance["options"]["rope"]
+        return cls(examples, splits, tallies, rope, _provenance(model, features))
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return sorted(self.tallies)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        self.tallies[call.layer].visit(call, batch)
+
+    def keep(self, batch: Batch) -> None:
+        for tally in self.tallies.values():
+            tally.keep(batch)
+
+    def result(self) -> Attributions:
+        splits, n = self.splits, len(self.examples)
+        heads = [head for tally in self.tallies.values() for head in tally.site.heads]
+        sums = [tally.sums for tally in self.tallies.values() if tally.sums is not None]
+        parts: dict[str, list[tuple[Tensor, Tensor]]] = {
+            "gap": [(own.gap.mean()[:, :-1], own.gap.error()[:, :-1]) for own in sums],
+            "gap_share": [own.gap_share() for own in sums],
+            "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
+            "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
+        }
+        spread = {head: own / n for tally in self.tallies.values() for head, own in tally.spread.items()}
+        notes = [note for head in heads for note in _order_notes(head, splits[head], spread.get(head))]
+        return Attributions(
+            heads=tuple(map(str, heads)),
+            terms=next(iter(self.tallies.values())).names,
+            values={name: torch.cat([value for value, _ in own]) for name, own in parts.items()},
+            errors={name: torch.cat([error for _, error in own]) for name, own in parts.items()},
+            n=n,
+            method={str(head): splits[head].method for head in heads},
+            condition={str(head): splits[head].condition for head in heads},
+            order_spread={str(head): spread.get(head) for head in heads},
+            angles={str(h): {f"{a} & {b}": t for (a, b), t in splits[h].angles.items()} for h in heads},
+            notes=tuple(notes),
+            provenance=self.provenance,
+        )
 
 
 def _provenance(model: Model, features: Features) -> dict[str, Any]:

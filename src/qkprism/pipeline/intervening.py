@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from qkprism.capture import Batches, Site, sites_of
+from qkprism.capture import Site, sites_of
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.conditions import DRAWS, Conditions, Groups, Method, layer_conditions, methods_of
 from qkprism.core.edits import Edit, Kind
@@ -29,8 +29,9 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Frame, Model
 from qkprism.pipeline.aims import Aims, all_aims
-from qkprism.pipeline.inputs import Heads, bar, check_encoded_alike, encode_like, heads_with_features, versions
+from qkprism.pipeline.inputs import Heads, check_encoded_alike, encode_like, heads_with_features, versions
 from qkprism.pipeline.outcomes import outcome_effects
+from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import read_logits
 
 
@@ -67,7 +68,9 @@ def intervene(
     asked = _Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
     plan = _Plan.of(model, examples, features, asked, outcome=outcome, together=together, rows=rows)
     if outcome == "attention":
-        return _measure(model, {"": plan}, batch_size, progress)[""]
+        reader = EffectsReader.of(plan)
+        read_together(model, [reader], batch_size=batch_size, progress=progress)
+        return reader.result()
     return outcome_effects(
         model, plan.encoded, plan.aims, plan.conditions, plan.edit,
         together=together, rows=rows, features=features, batch_size=batch_size, provenance=plan.provenance,
@@ -91,13 +94,33 @@ def intervene_ways(
     progress: bool = True,
 ) -> dict[str, Effects]:
     """What editing several sets of features does to the attention, each as `intervene` tells it, from one pass."""
+    readers = effects_readers(
+        model, examples, ways,
+        heads=heads, edit=edit, methods=methods, draws=draws, groups=groups, labels=labels, seed=seed,
+    )  # fmt: skip
+    read_together(model, [*readers.values()], batch_size=batch_size, progress=progress)
+    return {way: reader.result() for way, reader in readers.items()}
+
+
+def effects_readers(
+    model: Model,
+    examples: Contrast | Iterable[Example] | Example,
+    ways: Mapping[str, Features],
+    *,
+    heads: Heads = None,
+    edit: Edit | Kind = "swap",
+    methods: Sequence[str] | None = None,
+    draws: int = DRAWS,
+    groups: Groups | None = None,
+    labels: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> dict[str, EffectsReader]:
+    """The readers of `intervene_ways`, to share a pass with others."""
     check_encoded_alike(ways.values())
     asked = _Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
     examples = [examples] if isinstance(examples, Example) else examples
     examples = examples if isinstance(examples, Contrast) else list(examples)
-    return _measure(
-        model, {way: _Plan.of(model, examples, own, asked) for way, own in ways.items()}, batch_size, progress
-    )
+    return {way: EffectsReader.of(_Plan.of(model, examples, own, asked)) for way, own in ways.items()}
 
 
 @dataclass(frozen=True)
@@ -170,23 +193,37 @@ class _Plan:
         )
 
 
-def _measure(model: Model, plans: Mapping[str, _Plan], batch_size: int | None, progress: bool) -> dict[str, Effects]:
-    """One pass for all plans, which are of the same texts."""
-    first = next(iter(plans.values()))
-    probes = {way: Probe(plan.sites, plan.conditions, plan.edit, plan.aims) for way, plan in plans.items()}
+@dataclass(frozen=True)
+class EffectsReader:
+    """Reads what all edits of one set of features do to the attention."""
 
-    def visit(call: AttentionCall, batch: Batch) -> None:
-        for probe in probes.values():
-            if call.layer in probe.sites:
-                probe.visit(call, batch)
+    plan: _Plan
+    probe: Probe
 
-    layers = sorted({layer for plan in plans.values() for layer in plan.sites})
-    with bar(len(first.encoded), "examples", progress) as tick:
-        for batch in Batches(model, layers, first.rope, batch_size).run(first.encoded, visit):
-            for probe in probes.values():
-                probe.keep(batch)
-            tick(len(batch.examples))
-    return {way: probe.effects(plans[way].provenance) for way, probe in probes.items()}
+    @classmethod
+    def of(cls, plan: _Plan) -> EffectsReader:
+        return cls(plan, Probe(plan.sites, plan.conditions, plan.edit, plan.aims))
+
+    @property
+    def examples(self) -> Sequence[EncodedExample]:
+        return self.plan.encoded
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return sorted(self.plan.sites)
+
+    @property
+    def rope(self) -> Frame:
+        return self.plan.rope
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        self.probe.visit(call, batch)
+
+    def keep(self, batch: Batch) -> None:
+        self.probe.keep(batch)
+
+    def result(self) -> Effects:
+        return self.probe.effects(self.plan.provenance)
 
 
 def conditions_of(
@@ -246,6 +283,7 @@ class Probe:
         own = {head: self.conditions[head] for head in site.heads}
         read = read_logits(call, site, batch.query)
         for target, aims in self.aims.items():
+            self.current.pop((target, call.layer), None)  # of a batch that failed
             rows = [i for i, example in enumerate(batch.examples) if example.index in aims]
             if rows:
                 places = places_of(batch, rows, aims).to(call.query.device)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from qkprism.capture import Batches, sites_of
+from qkprism.capture import Site, sites_of
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.model import Model
-from qkprism.pipeline.inputs import Heads, bar, encode_like, heads_with_features, versions
+from qkprism.models.encoding import EncodedExample
+from qkprism.models.model import Frame, Model
+from qkprism.pipeline.inputs import Heads, encode_like, heads_with_features, versions
+from qkprism.pipeline.readers import read_together
 
 
 def project(
@@ -30,34 +34,58 @@ def project(
 
     >>> project(model, task.test, features).plot(features, "order", "L21H7", color="order")   # doctest: +SKIP
     """
+    reader = projections_reader(model, examples, features, heads=heads)
+    read_together(model, [reader], batch_size=batch_size, progress=progress)
+    return reader.result()
+
+
+def projections_reader(
+    model: Model, examples: Contrast | Iterable[Example], features: Features, *, heads: Heads = None
+) -> ProjectionsReader:
+    """The reader of `project`, to share a pass with others."""
     chosen = heads_with_features(model, features, heads)
     encoded = encode_like(model, examples, features, chosen)
-    sites = sites_of(model, chosen)
-    current: dict[int, tuple[Tensor, Tensor]] = {}
-    queries: dict[str, list[Tensor]] = {str(head): [] for head in chosen}
-    keys: dict[str, list[Tensor]] = {str(head): [] for head in chosen}
-    order: list[int] = []
+    provenance = {"model": model.name, "revision": model.revision, "versions": versions()}
+    return ProjectionsReader(encoded, sites_of(model, chosen), features.provenance["options"]["rope"], provenance)
 
-    def visit(call: AttentionCall, batch: Batch) -> None:
-        query, key = sites[call.layer].gather(call, batch)
-        current[call.layer] = (query.float().cpu(), key.float().cpu())
 
-    batches = Batches(model, sorted(sites), features.provenance["options"]["rope"], batch_size)
-    with bar(len(encoded), "examples", progress) as tick:
-        for batch in batches.run(encoded, visit):
-            for layer, site in sites.items():
-                for i, head in enumerate(site.heads):
-                    queries[str(head)].append(current[layer][0][:, i].clone())
-                    keys[str(head)].append(current[layer][1][:, site.kv_index[i]].clone())
-            order += [example.index for example in batch.examples]
-            tick(len(batch.examples))
-    marked = [key for index in order for key in encoded[index].text.keys]
-    names = list(dict.fromkeys(name for key in marked for name in key.labels))
-    return Projections(
-        query={head: torch.cat(own) for head, own in queries.items()},
-        key={head: torch.cat(own) for head, own in keys.items()},
-        example=torch.tensor([place for place, index in enumerate(order) for _ in encoded[index].text.keys]),
-        positive=torch.tensor([key.positive for key in marked]),
-        labels={name: tuple(key.labels.get(name) for key in marked) for name in names},
-        provenance={"model": model.name, "revision": model.revision, "versions": versions()},
-    )
+@dataclass
+class ProjectionsReader:
+    """Keeps the vectors of queries and marked keys."""
+
+    examples: Sequence[EncodedExample]
+    sites: Mapping[int, Site]
+    rope: Frame
+    provenance: Mapping[str, object]
+    current: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    queries: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    keys: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    order: list[EncodedExample] = field(default_factory=list)
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return sorted(self.sites)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        query, key = self.sites[call.layer].gather(call, batch)
+        self.current[call.layer] = (query.float().cpu(), key.float().cpu())
+
+    def keep(self, batch: Batch) -> None:
+        for layer, site in self.sites.items():
+            query, key = self.current[layer]
+            for i, head in enumerate(site.heads):
+                self.queries[str(head)].append(query[:, i].clone())
+                self.keys[str(head)].append(key[:, site.kv_index[i]].clone())
+        self.order += batch.examples
+
+    def result(self) -> Projections:
+        marked = [key for example in self.order for key in example.text.keys]
+        names = list(dict.fromkeys(name for key in marked for name in key.labels))
+        return Projections(
+            query={head: torch.cat(own) for head, own in self.queries.items()},
+            key={head: torch.cat(own) for head, own in self.keys.items()},
+            example=torch.tensor([place for place, example in enumerate(self.order) for _ in example.text.keys]),
+            positive=torch.tensor([key.positive for key in marked]),
+            labels={name: tuple(key.labels.get(name) for key in marked) for name in names},
+            provenance=self.provenance,
+        )

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from qkprism.capture import Batches, Site, sites_of
+from qkprism.capture import Site, sites_of
 from qkprism.contrasts import Contrast
 from qkprism.core.conditions import METHODS, Conditions, layer_conditions, methods_of
 from qkprism.core.edits import Edit
@@ -29,10 +29,11 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import EncodedKey
-from qkprism.models.model import Model
+from qkprism.models.encoding import EncodedExample, EncodedKey
+from qkprism.models.model import Frame, Model
 from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
-from qkprism.pipeline.inputs import Heads, bar, check_encoded_alike, heads_with_features, versions
+from qkprism.pipeline.inputs import Heads, check_encoded_alike, heads_with_features, versions
+from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import Reading, read_logits
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
@@ -63,30 +64,67 @@ def validate(
     changed keys, or with `truth="rerun"` what the changed text's own query gives them. Several sets of features, by
     name, share the runs.
     """
+    reader = validation_reader(model, pairs, features, heads=heads, truth=truth, methods=methods)
+    read_together(model, [reader], batch_size=batch_size, unit="texts", progress=progress)
+    return reader.result()
+
+
+def validation_reader(
+    model: Model,
+    pairs: Pairs | Sequence[Pair] | Contrast,
+    features: Features | Mapping[str, Features],
+    *,
+    heads: Heads = None,
+    truth: Truth = "keys",
+    methods: Sequence[str] | None = None,
+) -> ValidationReader:
+    """The reader of `validate`, to share a pass with others."""
     if truth not in ("keys", "rerun"):
         raise QKPrismError(f"truth={truth!r} is not known. Use 'keys' or 'rerun'.")
     sets = {"": features} if isinstance(features, Features) else dict(features)
     named, chosen = _checked(model, pairs, sets, heads)
     first = next(iter(sets.values()))
     cases = Cases.of(model, named, first, chosen)
-    if truth == "keys" and first.provenance["options"]["rope"] == "post":
+    rope = first.provenance["options"]["rope"]
+    if truth == "keys" and rope == "post":
         _check_places(model, cases)
     sites = sites_of(model, chosen)
     every = {name: _conditions(own, sites, methods) for name, own in sets.items()}
-    reader = _Reader(sites, every, truth, cases.changes)
+    pair_reader = _PairReader(sites, every, truth, cases.changes)
     tallies = _Tallies(sites, every, {name: own.contrasts for name, own in sets.items()}, cases.factors)
-    batches = Batches(model, sorted(sites), first.provenance["options"]["rope"], batch_size)
-    with bar(len(cases.encoded), "texts", progress) as tick:
-        for batch in batches.run(cases.encoded, reader.visit):
-            reader.keep(batch)
-            if len(reader.kept) >= CHUNK:
-                tallies.add(reader.take())
-            tick(len(batch.examples))
-    tallies.add(reader.take())
-    checks = [check for head in chosen for check in tallies.checks(head)]
-    notes = [note for own in every.values() for head in own.values() for note in head.conditions.notes]
     provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
-    return Validation(tuple(checks), tuple(dict.fromkeys(notes)), provenance)
+    return ValidationReader(cases.encoded, chosen, rope, pair_reader, tallies, provenance)
+
+
+@dataclass(frozen=True)
+class ValidationReader:
+    """Reads pairs of texts and adds up, some of them at a time, how edits and attributions compare with the truth."""
+
+    examples: Sequence[EncodedExample]
+    heads: tuple[Head, ...]
+    rope: Frame
+    pairs: _PairReader
+    tallies: _Tallies
+    provenance: Mapping[str, object]
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return sorted(self.tallies.sites)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        self.pairs.visit(call, batch)
+
+    def keep(self, batch: Batch) -> None:
+        self.pairs.keep(batch)
+        if len(self.pairs.kept) >= CHUNK:
+            self.tallies.add(self.pairs.take())
+
+    def result(self) -> Validation:
+        self.tallies.add(self.pairs.take())
+        checks = [check for head in self.heads for check in self.tallies.checks(head)]
+        every = self.tallies.conditions.values()
+        notes = [note for own in every for head in own.values() for note in head.conditions.notes]
+        return Validation(tuple(checks), tuple(dict.fromkeys(notes)), self.provenance)
 
 
 def _checked(
@@ -189,7 +227,7 @@ class _Base:
 
 
 @dataclass
-class _Reader:
+class _PairReader:
     """Reads the pairs of base texts, and keeps them until they are taken."""
 
     sites: Mapping[int, Site]

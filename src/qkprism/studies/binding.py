@@ -1,6 +1,6 @@
 """Which box holds the jam? The binding study (paper, section 5.2 and appendix) on any causal language model.
 
-    search -> heads -> features (several ways, one pass) -> intervene | outcome | validate | attribute | project
+    search -> heads -> features (several ways, one pass) -> intervene, validate, attribute, project (one pass) | outcome
 
 Contrasts are made of some entities and tested on others. Everything is kept in one folder. Our order contrast is the
 one without a fixed entity: with one, as in the paper, what the query knows of the answer's label is in it too.
@@ -27,16 +27,12 @@ from qkprism.core.validation import Validation
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
-from qkprism.pipeline import (
-    attribute,
-    decompose,
-    decompose_ways,
-    find_heads,
-    intervene,
-    intervene_ways,
-    project,
-    validate,
-)
+from qkprism.pipeline import attribute, decompose, decompose_ways, find_heads, intervene
+from qkprism.pipeline.attributing import attributions_reader
+from qkprism.pipeline.intervening import effects_readers
+from qkprism.pipeline.projecting import projections_reader
+from qkprism.pipeline.readers import read_together
+from qkprism.pipeline.validating import validation_reader
 from qkprism.runs import json_value
 from qkprism.studies.binding_study import (
     CONTRASTS,
@@ -127,18 +123,18 @@ def study_binding(
     method, why = split_method(features)
     about = replace(about, notes=(*notes, *why, *few_twins(found["three mechanisms"]), *dropped))
     Parts.open(folder, KIND, job, asdict(about))
-    effects = work.effects(found)
+    tests = work.tests(found, method)
     return BindingStudy(
         about=about,
         scores=scores,
         ways=found,
-        effects=effects["ours"],
-        effects_paper=effects["paper"],
+        effects=tests[EFFECTS["ours"]],
+        effects_paper=tests[EFFECTS["paper"]],
         outcome=work.outcome(features),
-        validation=work.validation(found),
-        attributions=work.attributions(features, method),
+        validation=tests["validation"],
+        attributions=tests["attributions"],
         examples=work.examples(found, method),
-        projections=work.projections(features),
+        projections=tests["projections"],
         entities=work.entities(world, heads),
     )
 
@@ -210,12 +206,30 @@ class _Work:
 
         return self.parts.get_all({way: folder_of(way) for way in WAYS}, compute, Features.load)
 
-    def effects(self, ways: Mapping[str, Features]) -> dict[str, Effects]:
-        """Of our features and of the paper's, from one pass if any is missing."""
-        edited = {way: ways[way] for way in EFFECTS}
-        options: dict[str, Any] = {"labels": LABELS, "draws": self.numbers.draws, "seed": self.seed, **self.common}
-        compute = partial(intervene_ways, self.model, self.task.test, edited, **options)
-        return self.parts.get_all(EFFECTS, compute, Effects.load)
+    def tests(self, ways: Mapping[str, Features], method: str | None) -> dict[str, Any]:
+        """All that is read of the test prompts as they are, from one pass if any of it is missing.
+
+        Edits of our features and of the paper's; edits and attributions against texts in which clauses, entities or
+        labels really changed places; attributions and projections of the prompts that are shown.
+        """
+        loads: dict[str, Any] = dict.fromkeys(EFFECTS.values(), Effects.load)
+        loads |= {"validation": Validation.load, "attributions": Attributions.load, "projections": Projections.load}
+        return self.parts.get_all({name: name for name in loads}, partial(self._read_tests, ways, method), loads)
+
+    def _read_tests(self, ways: Mapping[str, Features], method: str | None) -> dict[str, Any]:
+        model, features, shown = self.model, ways["ours"], self.task.test[: self.numbers.shown]
+        pairs = {name: self.task.counterfactuals(name) for name in CONTRASTS}  # type: ignore[arg-type]
+        pairs[REFLEXIVE] = self.task.counterfactuals("label")
+        edited = {part: ways[way] for way, part in EFFECTS.items()}
+        options: dict[str, Any] = {"labels": LABELS, "draws": self.numbers.draws, "seed": self.seed}
+        readers: dict[str, Any] = {
+            **effects_readers(model, self.task.test, edited, **options),
+            "validation": validation_reader(model, pairs, ways),
+            "attributions": attributions_reader(model, shown, features, method=method),
+            "projections": projections_reader(model, shown, features),
+        }
+        read_together(model, [*readers.values()], **self.common)
+        return {name: reader.result() for name, reader in readers.items()}
 
     def outcome(self, features: Features) -> Effects:
         """The output is followed for our edit alone: every condition is a run of the model."""
@@ -223,20 +237,6 @@ class _Work:
         options |= {"draws": self.numbers.outcome_draws, **self.common}
         return self.parts.get(
             "outcome", lambda: intervene(self.model, self.task.test, features, **options), Effects.load
-        )
-
-    def validation(self, ways: Mapping[str, Features]) -> Validation:
-        """Against texts in which clauses, entities or labels really changed places."""
-        pairs = {name: self.task.counterfactuals(name) for name in CONTRASTS}  # type: ignore[arg-type]
-        pairs[REFLEXIVE] = self.task.counterfactuals("label")
-        return self.parts.get("validation", lambda: validate(self.model, pairs, ways, **self.common), Validation.load)
-
-    def attributions(self, features: Features, method: str | None) -> Attributions:
-        shown = self.task.test[: self.numbers.shown]
-        return self.parts.get(
-            "attributions",
-            lambda: attribute(self.model, shown, features, method=method, **self.common),
-            Attributions.load,
         )
 
     def examples(self, ways: Mapping[str, Features], method: str | None) -> dict[str, Attribution]:
@@ -255,12 +255,6 @@ class _Work:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*depends on its order")  # the paper's split does, and the page says so
             return attribute(self.model, self.task.test[0], features, head, method=method)
-
-    def projections(self, features: Features) -> Projections:
-        shown = self.task.test[: self.numbers.shown]
-        return self.parts.get(
-            "projections", lambda: project(self.model, shown, features, **self.common), Projections.load
-        )
 
     def entities(self, world: _World, heads: Sequence[Head]) -> EntityRanks:
         """Ranks with other numbers of entities to draw from."""

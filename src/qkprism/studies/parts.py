@@ -76,11 +76,15 @@ class Parts:
         return part
 
     def get_all(
-        self, names: Mapping[str, str], compute: Callable[[], Mapping[str, Part]], load: Callable[[Path], Part]
-    ) -> dict[str, Part]:
+        self,
+        names: Mapping[str, str],
+        compute: Callable[[], Mapping[str, Any]],
+        load: Callable[[Path], Any] | Mapping[str, Callable[[Path], Any]],
+    ) -> dict[str, Any]:
         """Parts that one computation gives, each by its name and its folder's; it is done once if any is missing."""
         made = cache(compute)
-        return {name: self.get(folder, lambda name=name: made()[name], load) for name, folder in names.items()}  # type: ignore[misc]
+        loads = load if isinstance(load, Mapping) else dict.fromkeys(names, load)
+        return {name: self.get(folder, lambda name=name: made()[name], loads[name]) for name, folder in names.items()}  # type: ignore[misc]
 
 
 def _digest(job: Mapping[str, Any]) -> str:

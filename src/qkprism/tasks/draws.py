@@ -24,7 +24,7 @@ class World:
     labels: tuple[str, ...]
 
     def scene(self, place: int, entity: str, label: str, rng: Random, *, without: tuple[str, str] = ("", "")) -> Scene:
-        """The asked entity with its label in a place and random others around, but not the entity and label `without`."""
+        """The asked entity and its label in a place, and random others around: not the entity and label `without`."""
         entities = self._around(place, entity, self.entities, rng, without[0])
         return Scene(entities, self._around(place, label, self.labels, rng, without[1]), entity, place)
 
