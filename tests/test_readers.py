@@ -1,0 +1,100 @@
+"""Verbs that share a pass read what they would read alone, and every text is run once."""
+
+import numpy as np
+import pytest
+import torch
+
+import qkprism as qk
+from qkprism import capture
+from qkprism.pipeline.attributing import attributions_reader
+from qkprism.pipeline.intervening import effects_readers
+from qkprism.pipeline.projecting import projections_reader
+from qkprism.pipeline.readers import read_together
+from qkprism.pipeline.validating import validation_reader
+from test_intervene import HEADS, contrasts, examples, load
+from test_pipeline import forward_passes
+from test_validate import pairs
+from tiny import one_thread  # noqa: F401
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "gemma2", "gpt_oss", "llama_dynamic"])
+def model(request):
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def features(model):
+    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+
+
+def readers_of(model, features, given):
+    bases = [base for base, _ in given["boxes"]]
+    return {
+        **effects_readers(model, bases, {"effects": features}, draws=2),
+        "validation": validation_reader(model, given, features),
+        "attributions": attributions_reader(model, bases[2:9], features, method="shapley"),
+        "projections": projections_reader(model, [*bases[:5], *examples(4, seed=9)], features, heads=["L1H0"]),
+    }
+
+
+def assert_same(found, model, features, given):
+    bases = [base for base, _ in given["boxes"]]
+    alone = {
+        "effects": qk.intervene(model, bases, features, draws=2, progress=False),
+        "validation": qk.validate(model, given, features, progress=False),
+        "attributions": qk.attribute(model, bases[2:9], features, method="shapley", progress=False),
+    }
+    for name, expected in alone.items():
+        ours, theirs = found[name].to_frame(), expected.to_frame()
+        numbers = theirs.select_dtypes("number").columns
+        assert ours.drop(columns=numbers).equals(theirs.drop(columns=numbers))
+        np.testing.assert_allclose(ours[numbers], theirs[numbers], rtol=2e-3, atol=2e-4, err_msg=name)
+    shown = qk.project(model, [*bases[:5], *examples(4, seed=9)], features, heads=["L1H0"], progress=False)
+    # the order of the examples is that of the pass
+    ours, theirs = (p.query["L1H0"][:, 0].sort().values for p in (found["projections"], shown))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert len(found["projections"].example) == len(shown.example)
+
+
+def test_read_together__every_verb_reads_what_it_reads_alone(model, features):
+    given = pairs(12, seed=3)
+    readers = readers_of(model, features, given)
+    read_together(model, [*readers.values()], batch_size=7, progress=False)
+    assert_same({name: reader.result() for name, reader in readers.items()}, model, features, given)
+
+
+def test_read_together__runs_every_text_once(model, features, monkeypatch):
+    given = pairs(12, seed=3)
+    readers = readers_of(model, features, given)
+    texts = {example.text.text for own in given.values() for pair in own for example in pair}
+    texts |= {example.text.text for example in examples(4, seed=9)}
+    monkeypatch.setattr(capture, "LEAST_SAVED", 0.99)  # a row a text
+    count = forward_passes(model, monkeypatch)
+    read_together(model, [*readers.values()], progress=False)
+    assert count[0] == len(texts)
+
+
+def test_read_together__a_batch_that_does_not_fit_is_run_again_and_counts_once(model, features, monkeypatch):
+    given = pairs(12, seed=3)
+    readers = readers_of(model, features, given)
+    visit, failed = type(readers["projections"]).visit, []
+
+    def once(self, call, batch):
+        visit(self, call, batch)
+        if not failed:
+            failed.append(len(batch.examples))
+            raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(type(readers["projections"]), "visit", once)
+    read_together(model, [*readers.values()], batch_size=24, progress=False)
+    assert failed
+    assert_same({name: reader.result() for name, reader in readers.items()}, model, features, given)
+
+
+def test_read_together__frames_are_not_mixed():
+    model = load("llama")
+    features = qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+    relative = qk.decompose(model, contrasts(), heads=HEADS, rank=2, rope="relative", progress=False)
+    both = [projections_reader(model, examples(3), own) for own in (features, relative)]
+    with pytest.raises(ValueError, match="one frame"):
+        read_together(model, both, progress=False)
