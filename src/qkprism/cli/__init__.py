@@ -9,11 +9,13 @@ import typer
 from qkprism.cli import features, studies, toy  # noqa: F401  (they add their commands to the app, in this order)
 from qkprism.cli.app import app
 from qkprism.errors import QKPrismError
+from qkprism.memory import hold_free
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    hold_free()
     try:
         app()
     except QKPrismError as error:
