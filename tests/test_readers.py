@@ -7,7 +7,7 @@ import torch
 import qkprism as qk
 from qkprism import capture
 from qkprism.pipeline.attributing import attributions_reader
-from qkprism.pipeline.intervening import effects_readers
+from qkprism.pipeline.intervening import Asked, effects_readers
 from qkprism.pipeline.projecting import projections_reader
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.validating import validation_reader
@@ -30,7 +30,7 @@ def features(model):
 def readers_of(model, features, given):
     bases = [base for base, _ in given["boxes"]]
     return {
-        **effects_readers(model, bases, {"effects": features}, draws=2),
+        **effects_readers(model, bases, {"effects": features}, Asked(draws=2)),
         "validation": validation_reader(model, given, features),
         "attributions": attributions_reader(model, bases[2:9], features, method="shapley"),
         "projections": projections_reader(model, [*bases[:5], *examples(4, seed=9)], features, heads=["L1H0"]),

@@ -65,7 +65,7 @@ def intervene(
     """
     if outcome not in ("attention", "logits"):
         raise QKPrismError(f"outcome={outcome!r} is not known. Use 'attention' or 'logits'.")
-    asked = _Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
+    asked = Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
     plan = _Plan.of(model, examples, features, asked, outcome=outcome, together=together, rows=rows)
     if outcome == "attention":
         reader = EffectsReader.of(plan)
@@ -94,46 +94,33 @@ def intervene_ways(
     progress: bool = True,
 ) -> dict[str, Effects]:
     """What editing several sets of features does to the attention, each as `intervene` tells it, from one pass."""
-    readers = effects_readers(
-        model, examples, ways,
-        heads=heads, edit=edit, methods=methods, draws=draws, groups=groups, labels=labels, seed=seed,
-    )  # fmt: skip
+    edit = edit if isinstance(edit, Edit) else Edit(edit)
+    readers = effects_readers(model, examples, ways, Asked(heads, edit, methods, draws, groups, labels, seed))
     read_together(model, [*readers.values()], batch_size=batch_size, progress=progress)
     return {way: reader.result() for way, reader in readers.items()}
 
 
 def effects_readers(
-    model: Model,
-    examples: Contrast | Iterable[Example] | Example,
-    ways: Mapping[str, Features],
-    *,
-    heads: Heads = None,
-    edit: Edit | Kind = "swap",
-    methods: Sequence[str] | None = None,
-    draws: int = DRAWS,
-    groups: Groups | None = None,
-    labels: Mapping[str, str] | None = None,
-    seed: int = 0,
+    model: Model, examples: Contrast | Iterable[Example] | Example, ways: Mapping[str, Features], asked: Asked
 ) -> dict[str, EffectsReader]:
     """The readers of `intervene_ways`, to share a pass with others."""
     check_encoded_alike(ways.values())
-    asked = _Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
     examples = [examples] if isinstance(examples, Example) else examples
     examples = examples if isinstance(examples, Contrast) else list(examples)
     return {way: EffectsReader.of(_Plan.of(model, examples, own, asked)) for way, own in ways.items()}
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What is the same for all sets of features."""
+class Asked:
+    """What is the same for all sets of features, as `intervene` takes it."""
 
-    heads: Heads
-    edit: Edit
-    methods: Sequence[str] | None
-    draws: int
-    groups: Groups | None
-    labels: Mapping[str, str] | None
-    seed: int
+    heads: Heads = None
+    edit: Edit = Edit()  # noqa: RUF009  (it is frozen)
+    methods: Sequence[str] | None = None
+    draws: int = DRAWS
+    groups: Groups | None = None
+    labels: Mapping[str, str] | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,7 +141,7 @@ class _Plan:
         model: Model,
         examples: Contrast | Iterable[Example] | Example,
         features: Features,
-        asked: _Asked,
+        asked: Asked,
         *,
         outcome: str = "attention",
         together: bool = True,

@@ -29,7 +29,7 @@ from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.pipeline import attribute, decompose, decompose_ways, find_heads, intervene
 from qkprism.pipeline.attributing import attributions_reader
-from qkprism.pipeline.intervening import effects_readers
+from qkprism.pipeline.intervening import Asked, effects_readers
 from qkprism.pipeline.projecting import projections_reader
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.validating import validation_reader
@@ -221,9 +221,9 @@ class _Work:
         pairs = {name: self.task.counterfactuals(name) for name in CONTRASTS}  # type: ignore[arg-type]
         pairs[REFLEXIVE] = self.task.counterfactuals("label")
         edited = {part: ways[way] for way, part in EFFECTS.items()}
-        options: dict[str, Any] = {"labels": LABELS, "draws": self.numbers.draws, "seed": self.seed}
+        asked = Asked(labels=LABELS, draws=self.numbers.draws, seed=self.seed)
         readers: dict[str, Any] = {
-            **effects_readers(model, self.task.test, edited, **options),
+            **effects_readers(model, self.task.test, edited, asked),
             "validation": validation_reader(model, pairs, ways),
             "attributions": attributions_reader(model, shown, features, method=method),
             "projections": projections_reader(model, shown, features),
