@@ -136,8 +136,8 @@ def _scale_button(fig: go.Figure, scales: dict[str, dict[str, Any]]) -> dict[str
         "x": fig.layout.xaxis.domain[1],
         "xanchor": "right",
         "y": fig.layout.yaxis.domain[1],
-        "yanchor": "bottom",
-        "pad": {"b": 32, "t": 0, "l": 0, "r": 0},
+        "yanchor": "top",  # strengths fall, so this corner of the panel is empty
+        "pad": {"b": 0, "t": 4, "l": 0, "r": 4},
         "font": {"size": 11, "color": MUTED},
         "bgcolor": "white",
         "bordercolor": GRID,

@@ -124,7 +124,7 @@ def shortened(text: object, limit: int = 48) -> str:
 def wrapped(text: str, width: int, size: int) -> list[str]:
     """A text in lines of about this many pixels, each ready for plotly; a line break starts a new one."""
     text = text.replace(" ± ", "\u00a0±\u00a0").replace(" · ", "\u00a0· ")  # not broken there
-    letters = max(20, int(width / (0.5 * size)))  # a Helvetica letter is half as wide as high on average
+    letters = max(20, int(width / (0.55 * size)))  # letters are half as wide as high on average, in DejaVu a tenth more
     return [plain(line) for paragraph in text.splitlines() for line in textwrap.wrap(paragraph, letters)]
 
 
