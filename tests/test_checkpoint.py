@@ -13,6 +13,8 @@ import qkprism as qk
 from qkprism import QKPrismError, capture
 from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast
+from qkprism.passes import Pass
+from qkprism.pipeline import decomposing
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -98,3 +100,12 @@ def test_save__killed_while_writing_leaves_the_former_run(model, contrasts, tmp_
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=os.environ, check=False)
     assert done.returncode == -signal.SIGKILL
     assert_identical(features, qk.Features.load(run))
+
+
+def test_checkpoint__of_other_passes_is_refused(model, contrasts, tmp_path, monkeypatch):
+    options = {"metric": "raw", "checkpoint": tmp_path / "part", "progress": False}
+    with monkeypatch.context() as patched:
+        patched.setattr(decomposing, "passes_of", lambda marked: [Pass((own,)) for own in marked])
+        qk.decompose(model, contrasts, **options)
+    with pytest.raises(QKPrismError, match="checkpoint of another job"):
+        qk.decompose(model, contrasts, **options)

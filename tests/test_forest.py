@@ -1,7 +1,10 @@
 """Texts that share a row are computed as if each were alone, in every model where that is so; others are left apart."""
 
+import functools
+
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +13,7 @@ from qkprism import capture
 from qkprism.models.forest import Forest, tree_size
 from qkprism.models.model import Model
 from test_pipeline import contrast, relative_error
-from tiny import VOCABULARY, one_thread, tiny  # noqa: F401
+from tiny import _TEXT, VOCABULARY, one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
 SHARING = [
@@ -81,6 +84,65 @@ def test_run_forest__every_text_is_computed_as_if_it_were_alone(name, attention)
 @pytest.mark.parametrize("name", APART)
 def test_shares_beginnings__not_where_a_row_is_more_than_its_tokens(name):
     assert not Model.wrap(tiny(name)).shares_beginnings
+
+
+def sparse(**settings):
+    """A model whose attention picks the keys that it sees, by a mask of its own."""
+    settings = _TEXT | {"intermediate_size": 40, "num_key_value_heads": 4, "max_position_embeddings": 64} | settings
+    settings |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
+    settings |= {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}
+    settings |= {"first_k_dense_replace": 1, "moe_intermediate_size": 24, "index_n_heads": 2, "index_head_dim": 16}
+    torch.manual_seed(0)
+    return Model.wrap(transformers.DeepseekV32ForCausalLM(transformers.DeepseekV32Config(**settings)).eval())
+
+
+def test_unfold__shows_what_the_model_saw():
+    model = sparse(index_topk=9)
+    assert model.horizon == 9
+    together = logits_together(model, [rows_of_texts()[0][:2]])
+    for logits in together.values():
+        assert logits[0, :, 11].isfinite().sum(-1).tolist() == [9] * 4
+        assert logits[1, :, 10].isfinite().sum(-1).tolist() == [9] * 4
+
+
+class Deaf(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "position_ids"])
+def test_shares_beginnings__not_in_a_model_that_cannot_take_masks_or_positions(name, monkeypatch):
+    model = Model.wrap(tiny("llama"))
+    forward = type(model.hf.base_model).forward
+
+    @functools.wraps(forward)
+    def raising(self, *args, **given):
+        if name in given and (name == "position_ids" or given[name].ndim == 4):
+            raise Deaf
+        return forward(self, *args, **given)
+
+    monkeypatch.setattr(type(model.hf.base_model), "forward", raising)
+    assert not model.shares_beginnings
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1, 16, 40])
+def test_shares_beginnings__not_in_a_model_that_ignores_the_mask(dtype, scale, monkeypatch):
+    hf = tiny("gpt2", dtype=dtype)
+    with torch.no_grad():
+        for block in hf.transformer.h:
+            block.attn.c_attn.bias.mul_(scale)
+    model = Model.wrap(hf)
+    assert model.shares_beginnings
+    model = Model.wrap(hf)  # asked anew
+    forward = type(hf.base_model).forward
+
+    @functools.wraps(forward)
+    def deaf(self, *args, attention_mask=None, **given):
+        flat = attention_mask is not None and attention_mask.ndim == 4
+        return forward(self, *args, attention_mask=None if flat else attention_mask, **given)
+
+    monkeypatch.setattr(type(hf.base_model), "forward", deaf)
+    assert not model.shares_beginnings
 
 
 @pytest.mark.parametrize("name", WINDOWS)

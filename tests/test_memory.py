@@ -14,7 +14,7 @@ if sys.argv[1] == "hold":
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    piece = b"x" * 50_000_000
+    piece = b"x" * 20_000_000
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 faults()

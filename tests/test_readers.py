@@ -1,11 +1,15 @@
 """Verbs that share a pass read what they would read alone, and every text is run once."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import qkprism as qk
 from qkprism import capture
+from qkprism.contrasts import Span
+from qkprism.pipeline import readers
 from qkprism.pipeline.attributing import attributions_reader
 from qkprism.pipeline.intervening import Asked, effects_readers
 from qkprism.pipeline.projecting import projections_reader
@@ -37,7 +41,10 @@ def readers_of(model, features, given):
     }
 
 
-def assert_same(found, model, features, given):
+def assert_same(found, model, features, given, monkeypatch):
+    """The same as alone, where no text shares anything."""
+    monkeypatch.setattr(readers, "MOST_TEXTS", 1)
+    monkeypatch.setattr(capture, "LEAST_SAVED", 0.99)
     bases = [base for base, _ in given["boxes"]]
     alone = {
         "effects": qk.intervene(model, bases, features, draws=2, progress=False),
@@ -56,28 +63,28 @@ def assert_same(found, model, features, given):
     assert len(found["projections"].example) == len(shown.example)
 
 
-def test_read_together__every_verb_reads_what_it_reads_alone(model, features):
+def test_read_together__every_verb_reads_what_it_reads_alone(model, features, monkeypatch):
     given = pairs(12, seed=3)
-    readers = readers_of(model, features, given)
-    read_together(model, [*readers.values()], batch_size=7, progress=False)
-    assert_same({name: reader.result() for name, reader in readers.items()}, model, features, given)
+    every = readers_of(model, features, given)
+    read_together(model, [*every.values()], batch_size=7, progress=False)
+    assert_same({name: reader.result() for name, reader in every.items()}, model, features, given, monkeypatch)
 
 
 def test_read_together__runs_every_text_once(model, features, monkeypatch):
     given = pairs(12, seed=3)
-    readers = readers_of(model, features, given)
+    every = readers_of(model, features, given)
     texts = {example.text.text for own in given.values() for pair in own for example in pair}
     texts |= {example.text.text for example in examples(4, seed=9)}
     monkeypatch.setattr(capture, "LEAST_SAVED", 0.99)  # a row a text
     count = forward_passes(model, monkeypatch)
-    read_together(model, [*readers.values()], progress=False)
+    read_together(model, [*every.values()], progress=False)
     assert count[0] == len(texts)
 
 
 def test_read_together__a_batch_that_does_not_fit_is_run_again_and_counts_once(model, features, monkeypatch):
     given = pairs(12, seed=3)
-    readers = readers_of(model, features, given)
-    visit, failed = type(readers["projections"]).visit, []
+    every = readers_of(model, features, given)
+    visit, failed = type(every["projections"]).visit, []
 
     def once(self, call, batch):
         visit(self, call, batch)
@@ -85,10 +92,10 @@ def test_read_together__a_batch_that_does_not_fit_is_run_again_and_counts_once(m
             failed.append(len(batch.examples))
             raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(type(readers["projections"]), "visit", once)
-    read_together(model, [*readers.values()], batch_size=24, progress=False)
+    monkeypatch.setattr(type(every["projections"]), "visit", once)
+    read_together(model, [*every.values()], batch_size=24, progress=False)
     assert failed
-    assert_same({name: reader.result() for name, reader in readers.items()}, model, features, given)
+    assert_same({name: reader.result() for name, reader in every.items()}, model, features, given, monkeypatch)
 
 
 def test_read_together__frames_are_not_mixed():
@@ -98,3 +105,15 @@ def test_read_together__frames_are_not_mixed():
     both = [projections_reader(model, examples(3), own) for own in (features, relative)]
     with pytest.raises(ValueError, match="one frame"):
         read_together(model, both, progress=False)
+
+
+def test_read_together__a_text_with_many_queries_keeps_to_the_batch_size(model, features, monkeypatch):
+    base = examples(1, seed=5)[0]
+    ends = [place for place, letter in enumerate(base.text.text) if letter == " "][-3:]
+    many = [replace(base, text=replace(base.text, query=Span(end + 1, end + 2))) for end in ends] * 4
+    rows = []
+    run = type(model).run
+    monkeypatch.setattr(type(model), "run", lambda self, ids, *a, **o: rows.append(len(ids)) or run(self, ids, *a, **o))
+    found = qk.project(model, many, features, batch_size=2, progress=False)
+    assert len(found.query["L1H0"]) == 12
+    assert max(rows) <= 2

@@ -59,8 +59,10 @@ class Batches:
                 if not _out_of_memory(error):
                     raise
                 if len(first) == 1:
+                    texts = len(first[0].texts)
+                    what = f"{texts} texts of up to {first[0].length}" if texts > 1 else f"{first[0].length}"
                     raise QKPrismError(
-                        f"{first[0].source}: a single example of {first[0].length} tokens does not fit in memory. "
+                        f"{first[0].source}: a single example of {what} tokens does not fit in memory. "
                         "Shorten it, or use a smaller dtype or a larger device."
                     ) from None
                 self.scale /= 2
@@ -71,11 +73,10 @@ class Batches:
         if self.rope != "post" and self.model.rotates:  # positions are counted from the query of each text
             return False
         alone = sum(len(text.ids) for example in examples for text in example.texts)
-        longest = max((example.length for example in examples), default=0)
         widths = [example.tree_size for example in examples]
-        if not widths or max(widths) > WIDEST or sum(widths) > (1 - LEAST_SAVED) * alone:
+        if not widths or sum(widths) > (1 - LEAST_SAVED) * alone:
             return False
-        return longest <= (self.model.horizon or longest) and self.model.shares_beginnings
+        return max(widths) <= min(WIDEST, self.model.horizon or WIDEST) and self.model.shares_beginnings
 
     def _split(self, examples: list[EncodedExample], in_rows: bool) -> list[list[EncodedExample]]:
         if self.batch_size is not None:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers of its options
-_MOST = 2**31 - 1
+_MOST, _MOST_BEFORE = 2**31 - 1, 2**25  # older versions take no more
 
 
 def hold_free() -> bool:
@@ -18,7 +18,9 @@ def hold_free() -> bool:
     system has to clear: a tenth of the time of a pass on a CPU. This is for a process of our own, not for a library.
     """
     choose = _function("mallopt")
-    return choose is not None and bool(choose(_MMAP_THRESHOLD, _MOST) and choose(_TRIM_THRESHOLD, _MOST))
+    if choose is None or not choose(_TRIM_THRESHOLD, _MOST):
+        return False
+    return any(choose(_MMAP_THRESHOLD, most) for most in (_MOST, _MOST_BEFORE))
 
 
 def give_back(*, collect: bool = True) -> None:

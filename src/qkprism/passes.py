@@ -119,10 +119,15 @@ def numbers_of(example: EncodedExample, known: dict[object, EncodedText]) -> tup
     """The numbers of an example's texts among those known, to which those are added that a pass can tell from them."""
     found = []
     for text in example.texts:
-        what = (text.ids, text.query, tuple(key.position for key in text.keys))
+        what = seen_as(text)
         known.setdefault(what, text)
         found.append([*known].index(what))
     return tuple(found)
+
+
+def seen_as(text: EncodedText) -> object:
+    """What a pass knows of a text: its tokens, and where its query and its keys are."""
+    return (text.ids, text.query, tuple(key.position for key in text.keys))
 
 
 def passes_of(marked: Sequence[Marked]) -> list[Pass]:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall
 
 Ids = Sequence[int]
@@ -72,11 +73,20 @@ class Forest:
 
     def unfold(self, call: AttentionCall) -> AttentionCall:
         """The call as if every text had been a row of its own, padded on the right. It is to be read, not edited."""
+        if call.position_bias is not None or not isinstance(call.mask, Tensor) or call.mask.ndim != 4:
+            raise QKPrismError(f"{call.name} does not use the mask it is given, so texts cannot share a row.")
         row, column = (index.to(call.query.device) for index in (self.text_row[:, None], self.text_column))
         query, key, value = (
             tensor.transpose(1, 2)[row, column].transpose(1, 2) for tensor in (call.query, call.key, call.value)
         )
-        return replace(call, query=query, key=key, value=value, mask=self.text_sees.to(query.device))
+        return replace(call, query=query, key=key, value=value, mask=self._text_mask(call.mask), head_edits=[])
+
+    def _text_mask(self, mask: Shaped[Tensor, "_ _ token token"]) -> Shaped[Tensor, "text _ text_token text_token"]:
+        """What each text may see by the mask that the model used: it may hide more than this forest does."""
+        row, column, sees = (own.to(mask.device) for own in (self.text_row, self.text_column, self.text_sees))
+        own = mask.expand(len(self.input_ids), -1, -1, -1).movedim(1, -1)
+        own = own[row[:, None, None], column[:, :, None], column[:, None, :]].movedim(-1, 1)
+        return own & sees if mask.dtype == torch.bool else own.masked_fill(~sees, torch.finfo(mask.dtype).min)
 
 
 def _tree(texts: Sequence[Ids]) -> tuple[list[int], list[list[int]]]:

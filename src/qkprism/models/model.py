@@ -8,7 +8,7 @@ queries and keys where in the text the query stands. Models without rotation are
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.models.calls import AttentionCall
 from qkprism.models.forest import Forest
 from qkprism.models.probe import (
     Layer,
@@ -224,43 +223,35 @@ class Model:
     @cached_property
     def shares_beginnings(self) -> bool:
         """Whether texts that begin alike can be run as one row, tried on the probe."""
-        if not self.is_causal or self.hf.config.is_encoder_decoder or self.rotation_varies or not self.takes_positions:
+        if not self.is_causal or self.hf.config.is_encoder_decoder or self.rotation_varies:
             return False
+        try:
+            return self.takes_positions and self._shares_probe()
+        except Exception:  # what a model raises on inputs it does not expect has no common type
+            return False
+
+    def _shares_probe(self) -> bool:
         first, other = (ids.tolist() for ids in probe_text(self.hf)["input_ids"])
         rows = [[first, first[:3] + other[:4], first[:5] + other[:2]], [other[:5]]]
         texts = [text for own in rows for text in own]
         last, longest = torch.tensor([len(text) - 1 for text in texts]), max(map(len, texts))
         padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
-        try:
-            apart = self._logits_of(last, padded, (torch.arange(longest) <= last[:, None]).long())
-            together = self._logits_of(last, forest=Forest.of(rows))
-        except (QKPrismError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
-            return False
-        return apart.shape == together.shape and distance(together, apart) <= tolerance(self.dtype)
-
-    def _logits_of(
-        self, last: Tensor, ids: Tensor | None = None, mask: Tensor | None = None, forest: Forest | None = None
-    ) -> Tensor:
-        """The attention logits of the last token of each text, all layers and heads in a row."""
-        found: list[Tensor] = []
-
-        def keep(call: AttentionCall) -> None:
-            logits = call.logits(rows=last)
-            found.append(logits[logits.isfinite()].cpu())
-
-        if forest is None:
-            self.run(ids, mask, keep)
-        else:
-            self.run_forest(forest, keep)
-        return torch.cat(found)
+        mask = (torch.arange(longest) <= last[:, None]).long()
+        apart = _layer_logits(lambda keep: self.run(padded, mask, keep), last)
+        together = _layer_logits(lambda keep: self.run_forest(Forest.of(rows), keep), last)
+        # Layer by layer, less what the keys of a row have in common: it may be large, and attention does not see it.
+        pairs = [(_centred(ours), _centred(theirs)) for ours, theirs in zip(together, apart, strict=True)]
+        return all(
+            ours.shape == theirs.shape and distance(ours, theirs) <= tolerance(self.dtype) for ours, theirs in pairs
+        )
 
     @cached_property
     def horizon(self) -> int | None:
-        """The longest text whose last token sees all others in every layer; None if there is no limit."""
+        """The longest row whose last token sees all others in every layer; None if there is no limit."""
         config = self.hf.config.get_text_config()
-        limits = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+        limits = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "index_topk")]
         limits += [layer.window for layer in self.layers.values()]
-        return min((limit for limit in limits if isinstance(limit, int)), default=None)
+        return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
     def _check_relative(self, tokens: int) -> None:
         if "position_ids" not in accepted(self.hf):
@@ -286,16 +277,27 @@ class Model:
 
     def _probe_logits(self, text: Mapping[str, Tensor], positions: Tensor | None) -> Tensor:
         """The attention logits of one query of each probe text, all layers and heads in a row."""
-        found: list[Tensor] = []
-
-        def keep(call: AttentionCall) -> None:
-            logits = call.logits(rows=_PROBE_ROWS)
-            found.append(logits[logits.isfinite()].cpu())
-
         batch = dict(text) | uncached(self.hf) | ({} if positions is None else {"position_ids": positions})
-        with evaluating(self.hf), torch.no_grad(), self.tap(keep):
-            self.hf.base_model(**batch)
-        return torch.cat(found)
+
+        def run(keep: Visitor) -> None:
+            with evaluating(self.hf), torch.no_grad(), self.tap(keep):
+                self.hf.base_model(**batch)
+
+        return torch.cat([logits[logits.isfinite()] for logits in _layer_logits(run, _PROBE_ROWS)])
+
+
+def _layer_logits(run: Callable[[Visitor], object], rows: Tensor) -> list[Tensor]:
+    """The attention logits of one token of each text that a pass shows, layer by layer."""
+    found: list[Tensor] = []
+    run(lambda call: found.append(call.logits(rows=rows).cpu()))
+    return found
+
+
+def _centred(logits: Tensor) -> Tensor:
+    """The finite logits, each less the mean over the keys of its row."""
+    seen = logits.isfinite()
+    known = logits.masked_fill(~seen, 0.0)
+    return (known - known.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True))[seen]
 
 
 def _count_from(query_positions: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:

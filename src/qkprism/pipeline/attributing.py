@@ -206,7 +206,7 @@ def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, .
         f"{head}: the sequential split depends on its order ({', then '.join(split.names)}): coming first or last "
         f"moves a part by {spread:.0%} of the spread of the logits. method='oblique' or 'shapley' has no order."
     )
-    warnings.warn(note, stacklevel=4)
+    warnings.warn(note, stacklevel=5)
     return (note,)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from qkprism.capture import Batches, Site, sites_of, stream_moments
 from qkprism.checkpoint import Checkpoint
@@ -21,7 +21,7 @@ from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
 from qkprism.models.encoding import Encodings, TokenChoice
 from qkprism.models.model import Frame, Model
-from qkprism.passes import Census, Marked, passes_of
+from qkprism.passes import Census, Marked, Pass, passes_of
 from qkprism.pipeline.inputs import (
     Contrasts,
     Heads,
@@ -149,9 +149,16 @@ def decompose_ways(
         )
         for way, own in jobs.items()
     }
-    job = {"provenance": provenance, "heads": list(map(str, chosen)), "batch_size": batch_size, "seed": seed}
+    passes = passes_of([*marked.values()])
+    job: dict[str, Any] = {
+        "provenance": provenance,
+        "heads": list(map(str, chosen)),
+        "batch_size": batch_size,
+        "seed": seed,
+    }
+    job["passes"] = [[own.name for own in group.marked] for group in passes]
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), job)
-    sums = _stream(Batches(model, sorted(sites), rope, batch_size), sites, [*marked.values()], seed, kept, progress)
+    sums = _stream(Batches(model, sorted(sites), rope, batch_size), sites, passes, seed, kept, progress)
     found = {}
     with bar(len(chosen) * len(ways), "heads", progress) as tick:
         for way, own in jobs.items():
@@ -204,16 +211,16 @@ def _check_possible(choices: Choices, marked: Sequence[Marked], sites: Mapping[i
 def _stream(
     batches: Batches,
     sites: Mapping[int, Site],
-    marked: Sequence[Marked],
+    passes: Sequence[Pass],
     seed: int,
     kept: Checkpoint | None,
     progress: bool,
 ) -> dict[str, dict[int, Moments]]:
     """The moments of every contrast, from where a checkpoint stands if there is one."""
+    marked = [own for group in passes for own in group.marked]
     if kept:
         kept.read(marked, sites)
     sums: dict[str, dict[int, Moments]] = {}
-    passes = passes_of(marked)
     with bar(sum(map(len, passes)), "examples", progress) as tick:
         for group in passes:
             found = stream_moments(

@@ -15,8 +15,10 @@ from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText
 from qkprism.models.model import Frame, Model
-from qkprism.passes import numbers_of
+from qkprism.passes import numbers_of, seen_as
 from qkprism.pipeline.inputs import bar
+
+MOST_TEXTS = 16  # that are run as one example
 
 
 class Reader(Protocol):
@@ -41,7 +43,7 @@ def read_together(
     """One pass for all readers, which see the same frame."""
     if len({reader.rope for reader in readers}) > 1:
         raise ValueError("readers of one pass must see queries and keys in one frame")
-    bundles = _bundles(readers)
+    bundles = _bundles(readers, MOST_TEXTS if batch_size is None else batch_size)
     layers = sorted({layer for reader in readers for layer in reader.layers})
     batches = Batches(model, layers, readers[0].rope, batch_size)
     views = [_View(reader, [bundle.members[number] for bundle in bundles]) for number, reader in enumerate(readers)]
@@ -72,14 +74,18 @@ class _Bundle:
         return EncodedExample(index, first, None, 1.0, None, self.source, tuple(more))
 
 
-def _bundles(readers: Sequence[Reader]) -> list[_Bundle]:
-    found: dict[tuple[int, ...], _Bundle] = {}
+def _bundles(readers: Sequence[Reader], most: int) -> list[_Bundle]:
+    """Bundles of at most so many texts (a batch cannot be split within one), unless a single example has more."""
+    found: list[_Bundle] = []
+    open_for: dict[tuple[int, ...], _Bundle] = {}
     for number, reader in enumerate(readers):
         for example in reader.examples:
-            empty = _Bundle(example.source, [[] for _ in readers])
-            bundle = found.setdefault(example.text.ids, empty)
+            bundle = open_for.get(example.text.ids)
+            if bundle is None or len({*bundle.texts, *map(seen_as, example.texts)}) > most:
+                bundle = open_for[example.text.ids] = _Bundle(example.source, [[] for _ in readers])
+                found.append(bundle)
             bundle.members[number].append((example, numbers_of(example, bundle.texts)))
-    return list(found.values())
+    return found
 
 
 @dataclass

@@ -123,6 +123,7 @@ def study_binding(
     method, why = split_method(features)
     about = replace(about, notes=(*notes, *why, *few_twins(found["three mechanisms"]), *dropped))
     Parts.open(folder, KIND, job, asdict(about))
+    outcome = work.outcome(features)  # needs most memory, so before there are projections
     tests = work.tests(found, method)
     return BindingStudy(
         about=about,
@@ -130,7 +131,7 @@ def study_binding(
         ways=found,
         effects=tests[EFFECTS["ours"]],
         effects_paper=tests[EFFECTS["paper"]],
-        outcome=work.outcome(features),
+        outcome=outcome,
         validation=tests["validation"],
         attributions=tests["attributions"],
         examples=work.examples(found, method),

@@ -17,14 +17,14 @@ The texts whose twins these are, are the same in all three contrasts, and run on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from qkprism.contrasts import Contrast, Example, Text, Written
 from qkprism.errors import QKPrismError
-from qkprism.tasks.draws import TWINS, Twins, World, any_entity, order, with_target
+from qkprism.tasks.draws import TWINS, Twins, World, alone, any_entity, changeable, same_question, with_target
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
 from qkprism.tasks.naming import named
 from qkprism.tasks.scenes import FACTORS, Factor, Scene, exchange, text_of
@@ -32,6 +32,8 @@ from qkprism.tasks.schemas import PHRASINGS, SCHEMAS, Phrasing, Schema
 
 if TYPE_CHECKING:
     from qkprism.models.chat import Chat
+
+Drawn = TypeVar("Drawn")
 
 
 @dataclass(frozen=True)
@@ -100,20 +102,34 @@ def binding(
     labels = _labels(world, ways, n_pairs, tokenizer)
     entities, held_out = _entities(world, n_pairs, n_entities, tokenizer, seed)
     train, held = World(n_pairs, entities, labels), World(n_pairs, held_out, labels)
-    drawn = {"order": list(order(train, n_train, _rng(seed, "order")))}
-    drawn |= {name: list(draw(train, n_train, _rng(seed, "twins"))) for name, draw in TWINS.items()}
-    scenes = list(with_target(held, n_test, _rng(seed, "test")))
+    scenes = tuple(with_target(held, n_test, _rng(seed, "test")))
+    search = _numbered(any_entity(train, n_search, _rng(seed, "search")))
+    # What is needed for the whole of a study was drawn first: contrasts leave no holes around it when they go.
+    fixed = _numbered(same_question(train, n_train, _rng(seed, "order")))
+    varied = _numbered(changeable(train, n_train, _rng(seed, "twins")))
+
+    def contrast(name: str, drawn: tuple[tuple[int, Drawn], ...], twins: Callable[[Drawn], Twins]) -> Contrast:
+        examples = Written(drawn, _Writer(name, world, ways, twins).write)
+        return Contrast(name, examples, f"binding, {world.name}, {ways.name}")
+
     return BindingTask(
         schema=world,
         phrasing=ways,
         entities=entities,
         held_out=held_out,
         labels=labels,
-        contrasts={name: _Writer(name, world, ways).contrast(twins) for name, twins in drawn.items()},
-        search=_Writer("search", world, ways).contrast(any_entity(train, n_search, _rng(seed, "search"))),
-        test=_Writer("test", world, ways).contrast(scenes),
-        scenes=tuple(scene for scene, _ in scenes),
+        contrasts={
+            "order": contrast("order", fixed, alone),
+            **{name: contrast(name, varied, twins) for name, twins in TWINS.items()},
+        },
+        search=contrast("search", search, alone),
+        test=contrast("test", _numbered(scenes), alone),
+        scenes=scenes,
     )
+
+
+def _numbered(drawn: Iterable[Drawn]) -> tuple[tuple[int, Drawn], ...]:
+    return tuple(enumerate(drawn, start=1))
 
 
 def _rng(seed: int, name: str) -> Random:
@@ -122,21 +138,17 @@ def _rng(seed: int, name: str) -> Random:
 
 
 @dataclass(frozen=True)
-class _Writer:
-    """Scenes in words, as examples of one contrast."""
+class _Writer(Generic[Drawn]):
+    """Scenes in words, as examples of one contrast, which are written when they are asked for."""
 
     name: str
     schema: Schema
     phrasing: Phrasing
+    twins: Callable[[Drawn], Twins]
 
-    def contrast(self, drawn: Iterable[Twins]) -> Contrast:
-        """The contrast, whose examples are written when they are asked for."""
-        examples = Written(tuple(enumerate(drawn, start=1)), self.write)
-        return Contrast(self.name, examples, f"binding, {self.schema.name}, {self.phrasing.name}")
-
-    def write(self, numbered: tuple[int, Twins]) -> Example:
-        number, (scene, twin) = numbered
-        return Example(self._text(scene), self._text(twin) if twin else None, source=f"{self.name}:{number}")
+    def write(self, numbered: tuple[int, Drawn]) -> Example:
+        scene, twin = self.twins(numbered[1])
+        return Example(self._text(scene), self._text(twin) if twin else None, source=f"{self.name}:{numbered[0]}")
 
     def _text(self, scene: Scene) -> Text:
         # Keys of equal labels are taken to differ by noise: where the scene's label is the signal it is among them.

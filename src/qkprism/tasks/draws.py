@@ -1,8 +1,8 @@
 """Which scenes make up each contrast of the binding task: only one factor differs between a scene and its twin.
 
 Every factor of the positive key is balanced: each place, each entity and each label comes equally often, and in twins
-equally often on either side. The three contrasts with twins change the same scenes, each its own factor: a scene is run
-once for all of them.
+equally often on either side. The three contrasts with twins change the same scenes, each its own factor: a scene is
+kept and run once for all of them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,18 @@ class World:
 
 
 Twins = tuple[Scene, Scene | None]
-Draw = Callable[[World, int, Random], Iterator[Twins]]
 
 
-def any_entity(world: World, count: int, rng: Random) -> Iterator[Twins]:
+@dataclass(frozen=True, slots=True)
+class Changeable:
+    """A scene with a target, and an entity and a label that are not in it: what its twins are made of."""
+
+    scene: Scene
+    entity: str
+    label: str
+
+
+def any_entity(world: World, count: int, rng: Random) -> Iterator[Scene]:
     """Scenes in which everything varies."""
     for place, entity, label in zip(
         world.places(count, rng),
@@ -49,66 +57,59 @@ def any_entity(world: World, count: int, rng: Random) -> Iterator[Twins]:
         balanced(world.labels, count, rng),
         strict=True,
     ):
-        yield world.scene(place, entity, label, rng), None
+        yield world.scene(place, entity, label, rng)
 
 
-def with_target(world: World, count: int, rng: Random) -> Iterator[Twins]:
+def with_target(world: World, count: int, rng: Random) -> Iterator[Scene]:
     """Scenes in which everything varies, with a target: the key that an intervention exchanges with the positive."""
     targets = balanced_pairs(range(world.n_pairs), count, rng)
     entities, labels = balanced(world.entities, count, rng), balanced(world.labels, count, rng)
     for (place, target), entity, label in zip(targets, entities, labels, strict=True):
-        yield replace(world.scene(place, entity, label, rng), target=target), None
+        yield replace(world.scene(place, entity, label, rng), target=target)
 
 
-def order(world: World, count: int, rng: Random) -> Iterator[Twins]:
+def same_question(world: World, count: int, rng: Random) -> Iterator[Scene]:
     """The same entities and the same question in every scene; the order and the labels are random."""
     asked, *_ = entities = rng.sample(world.entities, world.n_pairs)
     fixed = replace(world, entities=tuple(entities))
     for place, label in zip(fixed.places(count, rng), balanced(fixed.labels, count, rng), strict=True):
-        yield fixed.scene(place, asked, label, rng), None
+        yield fixed.scene(place, asked, label, rng)
 
 
-@dataclass(frozen=True, slots=True)
-class _Changeable:
-    """A scene with a target, and an entity and a label that are not in it."""
-
-    scene: Scene
-    entity: str
-    label: str
-
-
-def _changeable(world: World, count: int, rng: Random) -> Iterator[_Changeable]:
+def changeable(world: World, count: int, rng: Random) -> Iterator[Changeable]:
     """Scenes in which everything varies, each with what its twins need."""
     places = balanced_pairs(range(world.n_pairs), count, rng)
     entities, labels = (balanced_pairs(values, count, rng) for values in (world.entities, world.labels))
     for (place, target), (entity, other), (label, spare) in zip(places, entities, labels, strict=True):
         scene = world.scene(place, entity, label, rng, without=(other, spare))
-        yield _Changeable(replace(scene, target=target), other, spare)
+        yield Changeable(replace(scene, target=target), other, spare)
 
 
-def order_free(world: World, count: int, rng: Random) -> Iterator[Twins]:
+def alone(scene: Scene) -> Twins:
+    """A scene without a twin."""
+    return scene, None
+
+
+def order_free(drawn: Changeable) -> Twins:
     """The clause asked for and another one, exchanged in the twin."""
-    for drawn in _changeable(world, count, rng):
-        twin = exchange(drawn.scene, "order")
-        yield replace(drawn.scene, target=None), replace(twin, target=None)
+    twin = exchange(drawn.scene, "order")
+    return replace(drawn.scene, target=None), replace(twin, target=None)
 
 
-def lexical(world: World, count: int, rng: Random) -> Iterator[Twins]:
+def lexical(drawn: Changeable) -> Twins:
     """Another entity in the twin, in the clause and in the question."""
-    for drawn in _changeable(world, count, rng):
-        scene = replace(drawn.scene, target=None)
-        yield scene, replace(scene, entities=_with(scene.entities, scene.positive, drawn.entity), asked=drawn.entity)
+    scene = replace(drawn.scene, target=None)
+    return scene, replace(scene, entities=_with(scene.entities, scene.positive, drawn.entity), asked=drawn.entity)
 
 
-def reflexive(world: World, count: int, rng: Random) -> Iterator[Twins]:
+def reflexive(drawn: Changeable) -> Twins:
     """Another label in the twin, in the clause asked for."""
-    for drawn in _changeable(world, count, rng):
-        scene = replace(drawn.scene, target=None)
-        yield scene, replace(scene, labels=_with(scene.labels, scene.positive, drawn.label))
+    scene = replace(drawn.scene, target=None)
+    return scene, replace(scene, labels=_with(scene.labels, scene.positive, drawn.label))
 
 
 def _with(values: tuple[str, ...], place: int, value: str) -> tuple[str, ...]:
     return (*values[:place], value, *values[place + 1 :])
 
 
-TWINS: dict[str, Draw] = {"order_free": order_free, "lexical": lexical, "reflexive": reflexive}
+TWINS: dict[str, Callable[[Changeable], Twins]] = {"order_free": order_free, "lexical": lexical, "reflexive": reflexive}
