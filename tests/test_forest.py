@@ -163,6 +163,13 @@ def test_horizon__texts_beyond_a_window_are_left_apart(name, monkeypatch):
         qk.decompose(model, few, heads=heads, progress=False)
 
 
+@pytest.mark.parametrize(("window", "horizon"), [(0, None), (None, None), (12, 12)])
+def test_horizon__a_window_of_0_is_none(window, horizon):
+    hf = tiny("llama")
+    hf.config.sliding_window = window
+    assert Model.wrap(hf).horizon == horizon
+
+
 def test_batches__share_rows_only_where_that_saves_tokens(monkeypatch):
     tokenizer = byte_level()
     model = qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from qkprism import memory
+
 SCRIPT = """
 import resource, sys
 from qkprism.memory import give_back, hold_free
@@ -32,3 +34,24 @@ def test_hold_free__pages_are_not_made_anew_until_memory_is_given_back():
 
     (again, _), (held, given_back) = run("plain"), run("hold")
     assert held < 100 < min(again, given_back)
+
+
+@pytest.mark.parametrize(("most", "holds"), [(2**31 - 1, True), (2**25, True), (2**20, False)])
+def test_hold_free__takes_as_much_as_the_library_allows(most, holds, monkeypatch):
+    taken = {}
+
+    def choose(option, value):
+        if option == -3 and value > most:  # the threshold from which memory is mapped
+            return 0
+        taken[option] = value
+        return 1
+
+    monkeypatch.setattr(memory, "_function", {"mallopt": choose}.get)
+    assert memory.hold_free() is holds
+    assert taken == {-1: 2**31 - 1} | ({-3: most} if holds else {})
+
+
+def test_hold_free__other_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(memory, "_function", {}.get)
+    assert not memory.hold_free()
+    memory.give_back()
