@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from planted import Lock, basis_change, orthonormal
 from qkprism import Edit, Head, QKPrismError, decompose_vector_sets
-from qkprism.core.conditions import METHODS, Condition, combined, layer_conditions, methods_of
+from qkprism.core.conditions import METHODS, Condition, Conditions, combined, layer_conditions, methods_of
 from qkprism.core.edits import ablate, replace, steer, swap
 from qkprism.core.metrics import key_covariance
 
@@ -154,6 +154,21 @@ def test_conditions__one_direction_of_each_subspace(conditions):
             query = space.dual[direction] if rank > direction else torch.zeros(16).double()
             assert torch.allclose(along_key[:, i], q @ key)
             assert torch.allclose(along_query[:, i], q @ query)
+
+
+def test_conditions__columns_that_subspaces_share_are_kept_once(features):
+    found = layer_conditions(features, 0, ("contrast",), draws=3)[Head(0, 0)]
+    ranks = dict(zip(found.names, found.ranks, strict=True))
+    together = sum(rank for name, rank in ranks.items() if name.feature == "z1+z2")
+    assert together > 0
+    assert found.basis.shape[1] == together + ranks[Condition("full")]
+    assert len(found.columns) == sum(found.ranks) == 2 * together + ranks[Condition("full")]
+    spaces = {name: found.subspace(i) for i, name in enumerate(found.names)}
+    again = Conditions.of(spaces)
+    assert torch.equal(again.basis, found.basis)
+    assert torch.equal(again.columns, found.columns)
+    alone, both = (spaces[Condition("feature", name, "contrast")] for name in ("z1", "z1+z2"))
+    assert torch.equal(alone.basis, both.basis[:, : alone.rank])
 
 
 def test_conditions__key_draws_follow_the_keys_and_pca_leads_them(features, conditions):

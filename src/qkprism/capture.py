@@ -20,6 +20,7 @@ from torch import Tensor
 from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.memory import give_back
 from qkprism.models.batches import Batch, bucket, collate, pad_id
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
@@ -32,6 +33,7 @@ TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
 CHUNK = {"cpu": 128, "cuda": 512}
 LEAST_SAVED = 0.1  # of the tokens, if texts are to share rows
 WIDEST = 1024  # tokens of a row that texts share: its mask is a square
+HELD = 16  # passes after which freed memory is given back: pieces of it would become too small to use, more and more
 
 Progress = Callable[[int], None]
 
@@ -45,6 +47,7 @@ class Batches:
     rope: Frame = "post"
     batch_size: int | None = None
     scale: float = field(default=1.0, init=False)
+    done: int = field(default=0, init=False)  # passes
 
     def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
         """Run examples, those with most tokens first; each batch comes out when its pass is complete."""
@@ -88,6 +91,9 @@ class Batches:
     def _pass(
         self, examples: list[EncodedExample], visit: Callable[[AttentionCall, Batch], None], in_rows: bool
     ) -> Batch:
+        if self.done % HELD == 0:
+            give_back(collect=False)
+        self.done += 1
         filler = 0 if self.model.tokenizer is None else pad_id(self.model.tokenizer)
         batch = collate(examples, filler)
         seen: Visitor = lambda call: visit(call, batch)  # noqa: E731

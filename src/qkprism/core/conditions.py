@@ -55,25 +55,33 @@ class Condition:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The subspaces of all conditions in one head, their factors side by side, so that one product serves all."""
+    """The subspaces of all conditions in one head, their factors side by side, so that one product serves all.
+
+    Columns that several subspaces have, such as those of a feature moved alone and with others, are there once.
+    """
 
     names: tuple[Condition, ...]
     ranks: tuple[int, ...]
     basis: Float64[Tensor, "d_head column"]
     dual: Float64[Tensor, "column d_head"]
-    owner: Int[Tensor, " column"]
+    columns: Int[Tensor, " place"]  # of one condition after another
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, subspaces: Mapping[Condition, Subspace], notes: Sequence[str] = ()) -> Conditions:
         """Put subspaces side by side."""
         every, ranks = Subspace.joined([*subspaces.values()]), tuple(own.rank for own in subspaces.values())
-        owner = torch.arange(len(ranks)).repeat_interleave(torch.tensor(ranks))
-        return cls(tuple(subspaces), ranks, every.basis, every.dual, owner, tuple(notes))
+        pairs = [pair.tobytes() for pair in torch.cat([every.basis.mT, every.dual], 1).numpy(force=True)]
+        first: dict[bytes, int] = {}
+        for place, pair in enumerate(pairs):
+            first.setdefault(pair, place)
+        number, kept = {pair: i for i, pair in enumerate(first)}, [*first.values()]
+        columns = torch.tensor([number[pair] for pair in pairs], dtype=torch.long)
+        return cls(tuple(subspaces), ranks, every.basis[:, kept], every.dual[kept], columns, tuple(notes))
 
     def subspace(self, index: int) -> Subspace:
         """The subspace of one condition."""
-        own = self.owner == index
+        own = self.columns.split(self.ranks)[index]
         return Subspace(self.basis[:, own], self.dual[own])
 
     def pick(self, wanted: Callable[[Condition], bool]) -> Conditions:
@@ -97,13 +105,15 @@ class Conditions:
         return self._pick(key.double() @ self.dual.to(key.device).mT, direction)
 
     def _pick(self, terms: Float64[Tensor, "*row column"], direction: int) -> Float64[Tensor, "*row condition"]:
-        ranks = torch.tensor(self.ranks)
-        column = torch.where(ranks > direction, ranks.cumsum(0) - ranks + direction, -1)
-        return torch.cat([terms, torch.zeros_like(terms[..., :1])], -1)[..., column]
+        own = [
+            int(columns[direction]) if len(columns) > direction else -1 for columns in self.columns.split(self.ranks)
+        ]
+        return torch.cat([terms, torch.zeros_like(terms[..., :1])], -1)[..., own]
 
     def _gather(self, terms: Float64[Tensor, "*row column"]) -> Float64[Tensor, "*row condition"]:
         found = terms.new_zeros(*terms.shape[:-1], len(self.names))
-        return found.index_add_(-1, self.owner.to(terms.device), terms)
+        owner = torch.arange(len(self.ranks)).repeat_interleave(torch.tensor(self.ranks))
+        return found.index_add_(-1, owner.to(terms.device), terms[..., self.columns.to(terms.device)])
 
 
 def methods_of(features: Features, asked: Sequence[str] | None = None) -> tuple[Method, ...]:
@@ -258,9 +268,10 @@ def _drawn(
         "gaussian": torch.linalg.qr(shared.inverse @ normal)[0],
         "pca": torch.linalg.eigh(shared.inverse @ within @ shared.inverse.mT)[1].flip(-1)[None, :, :most],
     }
+    whole = {control: [orthogonal(shared, columns) for columns in every] for control, every in drawn.items()}
     return {
-        Condition(control, name, method, draw): orthogonal(shared, columns[:, :rank])
-        for control, every in drawn.items()
+        Condition(control, name, method, draw): Subspace(space.basis[:, :rank], space.dual[:rank])
+        for control, every in whole.items()
         for name, rank in ranks.items()
-        for draw, columns in enumerate(every)
+        for draw, space in enumerate(every)
     }

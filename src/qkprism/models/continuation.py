@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkprism.errors import QKPrismError
+from qkprism.memory import give_back
 from qkprism.models.batches import Batch, collate, pad_id
 from qkprism.models.blocks import blocks_before, noting, skipping
 from qkprism.models.caches import cache_with_room, forked
@@ -69,6 +70,7 @@ class Continuation:
             return cls(model, batch, rope, chat, width)
         begun, cache = cls(model, batch, rope, chat, tail), cache_with_room(model.hf.config, width)
         for part in begun._pieces(width - tail):
+            give_back(collect=False)  # what the piece before it left in the heap would come on top
             cache = begun._prefix(part, cache)
         return cls(model, batch, rope, chat, tail, cache, frozenset(skips))
 
