@@ -62,18 +62,21 @@ class Parts:
         load: Callable[[Path], Part],
         more: Mapping[str, Any] | None = None,
     ) -> Part:
-        """A part from the folder if it is of this job, else computed and kept; `more` is what it alone depends on."""
+        """A part from the folder if it is of this job, else computed and kept; `more` is what it alone depends on.
+
+        It is read from the folder in either case: a study that goes on has what one that was taken up has, and tensors
+        of files are pages that the system can take back.
+        """
         place, stamp = self.folder / name, self.folder / f"{name}.job"
         digest = _digest({**self.job, **(more or {})})
         if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == digest:
             with suppress(QKPrismError):  # a part that was deleted or damaged is computed again
                 return load(place)
         stamp.unlink(missing_ok=True)
-        part = compute()
-        part.save(place)
+        compute().save(place)
         write_text(stamp, digest + "\n")
         give_back()
-        return part
+        return load(place)
 
     def get_all(
         self,
@@ -84,7 +87,10 @@ class Parts:
         """Parts that one computation gives, each by its name and its folder's; it is done once if any is missing."""
         made = cache(compute)
         loads = load if isinstance(load, Mapping) else dict.fromkeys(names, load)
-        return {name: self.get(folder, lambda name=name: made()[name], loads[name]) for name, folder in names.items()}  # type: ignore[misc]
+        found = {name: self.get(folder, lambda name=name: made()[name], loads[name]) for name, folder in names.items()}  # type: ignore[misc]
+        made.cache_clear()
+        give_back()
+        return found
 
 
 def _digest(job: Mapping[str, Any]) -> str:
