@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkprism.contrasts import Contrast
 from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
@@ -37,6 +38,7 @@ FLOOR = 0.1  # of the attention that goes to items at all: below it a ratio is o
 N_HEADS = 3  # the paper's
 MARKED = {"labels": [LABEL, ITEM]}  # of keys, in parts that need the items: the digests of contrasts do not have them
 SETS = {"five": ("fruits", "animals", "vehicles", "drinks", "countries"), "all": tuple(CATEGORIES)}
+SEARCHED = "all"  # heads are found with these
 
 
 @dataclass(frozen=True)
@@ -153,24 +155,22 @@ def study_filter(
     tasks = {
         name: filtering(
             categories, seed, phrasing, model.tokenizer,
-            n_train=numbers.train[name], n_search=numbers.search, n_test=numbers.test,
+            n_train=numbers.train[name], n_search=numbers.search if name == SEARCHED else 1, n_test=numbers.test,
         )
         for name, categories in SETS.items()
     }  # fmt: skip
-    prompts = {f"{name}-{part}": c for name, task in tasks.items() for part, c in _prompts(task).items()}
-    template = template_of(model, tasks["all"].chat)
-    job = job_of(model, numbers, prompts, phrasing=phrasing, seed=seed, **template)
+    template = template_of(model, tasks[SEARCHED].chat)
+    job = job_of(model, numbers, _prompts(tasks), phrasing=phrasing, seed=seed, **template)
     about = About.of(model, tasks, phrasing, size, seed)
     parts = Parts.open(folder, KIND, job, asdict(about))
     common: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
-    every = tasks["all"]
-    scores = parts.get(
-        "heads", lambda: find_heads(model, every.search, by="ratio", chat=every.chat, **common), HeadScores.load
-    )
+    scores = _scores(parts, model, tasks[SEARCHED], common)
     heads, notes = choose_heads(scores)
     about = replace(about, notes=notes + shared_keys(model, heads))
     Parts.open(folder, KIND, job, asdict(about))
-    scopes = {name: _scope(parts, model, name, task, heads, numbers, seed, common) for name, task in tasks.items()}
+    scopes = {  # a task that has been run is not kept
+        name: _scope(parts, model, name, tasks.pop(name), heads, numbers, seed, common) for name in [*tasks]
+    }
     return FilterStudy(about, scores, scopes)
 
 
@@ -205,8 +205,19 @@ def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]
     return best, (f"{note}{len(best)} by ratio.",)
 
 
-def _prompts(task: FilteringTask) -> dict[str, Any]:
-    return {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
+def _prompts(tasks: Mapping[str, FilteringTask]) -> dict[str, Contrast]:
+    found: dict[str, Contrast] = {}
+    for name, task in tasks.items():
+        own = {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
+        found |= {f"{name}-{part}": contrast for part, contrast in own.items()}
+    return found
+
+
+def _scores(parts: Parts, model: Model, task: FilteringTask, common: Mapping[str, Any]) -> HeadScores:
+    def compute() -> HeadScores:
+        return find_heads(model, task.search, by="ratio", chat=task.chat, **common)
+
+    return parts.get("heads", compute, HeadScores.load)
 
 
 def _scope(
