@@ -42,6 +42,14 @@ def key_covariance(keys, weight):
     return total / np.sum(weight)
 
 
+def total_covariance(keys, weight):
+    """Covariance of marked keys over all examples, each example weighing its weight."""
+    rows = np.concatenate([np.asarray(k, np.float64) for k in keys])
+    mass = np.concatenate([np.full(len(k), w / len(k)) for k, w in zip(keys, weight, strict=True)])
+    spread = rows - mass @ rows / mass.sum()
+    return (spread * mass[:, None]).T @ spread / mass.sum()
+
+
 def cell_scatter(keys, labels, weight):
     """Scatter of marked keys around the mean of their label cell, each key weighing w/m."""
     rows = []

@@ -209,7 +209,7 @@ def test_contrast_metric__warns_of_few_examples_and_of_missing_labels():
     vectors = two_factors(20)[0]
     notes = decompose_vector_sets(vectors)["z1", "L0H0"].notes
     assert any("noisy" in note for note in notes)
-    assert any("No label cell" in note for note in notes)
+    assert any("keys have no labels" in note for note in notes)
 
 
 def test_features__is_a_mapping_with_clear_errors(factors):

@@ -13,7 +13,7 @@ from qkprism.core.covariance import (
     query_square,
     shuffled_covariances,
 )
-from qkprism.core.metrics import cell_covariance, difference_square, key_covariance
+from qkprism.core.metrics import cell_covariance, difference_square, key_covariance, total_covariance
 from qkprism.core.moments import N_FOLDS, READINGS, assign_folds, make_plan
 
 D = 6
@@ -91,7 +91,8 @@ def test_moments__other_sums_equal_brute_force():
     assert_close(query_square(moments)[0], (q * w[:, None]).T @ q / w.sum(), 1e-12)
     assert_close(difference_square(moments)[0], (d * w[:, None]).T @ d / w.sum(), 1e-12)
     assert_close(key_covariance([moments])[0], oracle.key_covariance(keys, w), 1e-12)
-    assert_close(cell_covariance([moments])[0], oracle.cell_scatter(keys, labels, w), 1e-10)
+    assert_close(cell_covariance([moments])[0], oracle.cell_scatter(keys, labels, w) / w.sum(), 1e-10)
+    assert_close(total_covariance([moments])[0], oracle.total_covariance(keys, w), 1e-12)
     assert moments.n_examples == 90
     assert moments.n_effective == pytest.approx(w.sum() ** 2 / (w**2).sum(), rel=1e-6)
 
@@ -101,6 +102,7 @@ def test_moments__key_covariance_pools_contrasts_by_weight():
     keys = oracle_pairs(a, "plain")[0] + oracle_pairs(b, "plain")[0]
     weight = torch.cat([a.weight, b.weight]).double().numpy()
     assert_close(key_covariance([a.moments(), b.moments()])[0], oracle.key_covariance(keys, weight), 1e-12)
+    assert_close(total_covariance([a.moments(), b.moments()])[0], oracle.total_covariance(keys, weight), 1e-12)
 
 
 @pytest.mark.parametrize("reading", READINGS)

@@ -230,6 +230,21 @@ def test_decompose__several_contrasts_share_a_metric_and_labels_make_cells():
     feature = paper["b", "L0H0"]
     assert (feature.choices.center, feature.choices.metric, feature.choices.rank) == ("none", "raw", "energy")
     assert (feature.reading, feature.rank) == ("paired", feature.rank_energy)
+    code = qk.decompose(model, both, preset="paper-code", progress=False)["b", "L0H0"]
+    assert (code.reading, code.choices) == ("matched", feature.choices)
+
+
+def test_decompose__cuts_by_what_is_mostly_the_contrasts_own_and_says_what_it_used(model):
+    both = decompose_pair(model)
+    assert {(f.choices.rank, f.rank_rule) for f in both.values()} == {("own", "own")}
+    assert all(f.rank == max(f.rank_balanced, f.rank_own) for f in both.values())
+    one = qk.decompose(model, contrast(60), progress=False)["L0H0"]
+    assert (one.choices.rank, one.rank_rule, one.rank) == ("own", "balanced", one.rank_balanced)
+    assert any("cut by the balanced rank" in note for note in one.notes)
+
+
+def decompose_pair(model):
+    return qk.decompose(model, {"a": contrast(60, seed=1), "b": contrast(60, seed=2)}, progress=False)
 
 
 def test_decompose__warns_of_few_examples_in_the_contrast_metric():

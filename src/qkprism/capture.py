@@ -304,6 +304,7 @@ def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
         text=text,
         cell=cell,
         weight=torch.tensor([e.weight for e in examples]),
+        group_weight=torch.tensor(marked.group_weight[chunk]),
         fold=torch.tensor(marked.fold[chunk]),
         index=marked.group[chunk],
         reading=marked.reading,

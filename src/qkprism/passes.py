@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from qkprism.core.moments import MAX_CELLS, Reading, assign_folds, group_numbers
+import torch
+
+from qkprism.core.moments import MAX_CELLS, Reading, assign_folds, group_numbers, group_weights
 from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
 
 Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
@@ -24,6 +26,7 @@ class Census:
     """What must be known of all examples of a contrast before any is run: they are not kept, and this is."""
 
     named: tuple[int | str, ...]  # the group of each example, or its number
+    weights: tuple[float, ...]
     lengths: tuple[int, ...]
     tokens: tuple[bytes, ...]  # a digest of the tokens of the first text
     cells: Mapping[Cell, int]
@@ -32,17 +35,19 @@ class Census:
     @classmethod
     def of(cls, encoded: Iterable[EncodedExample]) -> Census:
         """Count examples one by one; the fullest label cells of two keys or more get a number."""
-        named, lengths, tokens, freedom = [], [], [], 0
+        named, weights, lengths, tokens, freedom = [], [], [], [], 0
         cells: Counter[Cell] = Counter()
         for example in encoded:
             named.append(example.index if example.group is None else example.group)
+            weights.append(example.weight)
             lengths.append(example.length)
             tokens.append(blake2b(repr(example.text.ids).encode(), digest_size=16).digest())
             keys = [key for text in example.texts for key in text.keys]
             freedom += len(keys) - 1
             cells.update(cell_of(key.labels) for key in keys if key.labels)
         fullest = [cell for cell, count in cells.most_common(MAX_CELLS) if count > 1]
-        return cls(tuple(named), tuple(lengths), tuple(tokens), {cell: i for i, cell in enumerate(fullest)}, freedom)
+        cell_numbers = {cell: i for i, cell in enumerate(fullest)}
+        return cls(tuple(named), tuple(weights), tuple(lengths), tuple(tokens), cell_numbers, freedom)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Marked:
     tokens: tuple[bytes, ...]
     fold: tuple[int, ...]
     group: tuple[int, ...]
+    group_weight: tuple[float, ...]
     cells: Mapping[Cell, int]
     freedom: int
     place: Sequence[int]
@@ -66,18 +72,35 @@ class Marked:
     def of(cls, name: str, encoded: Encodings, census: Census, reading: Reading, seed: int) -> Marked:
         """Order examples (longest first) and assign folds."""
         folds, groups = assign_folds(census.named, seed), group_numbers(census.named)
+        group_weight = group_weights(census.named, torch.tensor(census.weights)).tolist()
         order = sorted(range(len(encoded)), key=lambda i: (-census.lengths[i], i))
         tokens = tuple(census.tokens[i] for i in order)
-        fold, group = (tuple(numbers[i] for i in order) for numbers in (folds, groups))
-        place = range(len(order))
-        return cls(name, reading, encoded.pick(order), tokens, fold, group, census.cells, census.freedom, place)
+        return cls(
+            name=name,
+            reading=reading,
+            examples=encoded.pick(order),
+            tokens=tokens,
+            fold=tuple(folds[i] for i in order),
+            group=tuple(groups[i] for i in order),
+            group_weight=tuple(group_weight[i] for i in order),
+            cells=census.cells,
+            freedom=census.freedom,
+            place=range(len(order)),
+        )
 
     def within(self, places: Sequence[int]) -> Marked:
         """The same contrast in a pass of others: its examples are at these places, and in their order."""
         order = sorted(range(len(places)), key=lambda i: places[i])
         tokens = tuple(self.tokens[i] for i in order)
-        fold, group, place = (tuple(own[i] for i in order) for own in (self.fold, self.group, places))
-        return replace(self, examples=self.examples.pick(order), tokens=tokens, fold=fold, group=group, place=place)
+        return replace(
+            self,
+            examples=self.examples.pick(order),
+            tokens=tokens,
+            fold=tuple(self.fold[i] for i in order),
+            group=tuple(self.group[i] for i in order),
+            group_weight=tuple(self.group_weight[i] for i in order),
+            place=tuple(places[i] for i in order),
+        )
 
     def between(self, start: int, stop: int) -> slice:
         """Which of its examples stand between two places of the pass."""

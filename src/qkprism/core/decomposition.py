@@ -30,12 +30,15 @@ from qkprism.core.metrics import (
     Factor,
     balanced_factor,
     cell_covariance,
+    cells_have_noise,
     contrast_metric,
     contrast_shares,
     difference_square,
     factor,
     identity_like,
     key_covariance,
+    total_covariance,
+    uncovered_share,
 )
 from qkprism.core.moments import Moments
 from qkprism.core.rank import HeldOut, energy_rank, heldout_test, leading_run
@@ -43,10 +46,22 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 
 ROUNDING = 1e-6  # of the size of queries times differences; activations are float32 at best
+GAP_ERRORS = 4.0  # standard errors from which a logit gap is told beside a rank of 0
+FREEDOM = 1e-9  # one example has no spread
 FEW_EXAMPLES = 1.6  # a head: below about 100 examples at d_head 64 the contrast metric is noisy
 
-_UNBALANCED = "Queries or keys do not span the head's space (few examples, or unused dimensions): no balanced rank."
-_CONSTANT = "Queries or key differences are the same in all examples, up to rounding: there is nothing to match."
+MUCH = 0.2  # of the logit variance outside what the contrasts cover: enough to be told
+
+_UNBALANCED = "queries or keys do not span the head's space (few examples, or unused dimensions): no balanced rank."
+_CONSTANT = "queries or key differences are the same in all examples, up to rounding: there is nothing to match."
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one contrast adds to the metric, and what all contrasts and noise do."""
+
+    contrast: Float64[Tensor, "head d_head d_head"]
+    every: Float64[Tensor, "head d_head d_head"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,9 @@ class Space:
     metrics: tuple[Float64[Tensor, "d_head d_head"], ...]  # a head's is that of its key head, not a copy
     factor: Factor
     within: Float64[Tensor, "head d_head d_head"]
-    shares: Mapping[str, Float64[Tensor, "head d_head d_head"]]  # of the contrasts in the metric; none if it is raw
+    shares: Mapping[str, Share]  # of the contrasts in the metric; none if it is raw
+    uncovered: Float64[Tensor, " head"]
+    unlabelled: Bool[Tensor, " head"]  # where the contrast metric has the covariance of all keys for want of labels
     notes: tuple[str, ...]
 
 
@@ -109,21 +126,29 @@ def shared_space(moments: Mapping[str, Moments], choices: Choices) -> Space:
     """The metric of one layer, from all contrasts that are decomposed together."""
     every = list(moments.values())
     kv, within = list(every[0].kv_index), key_covariance(every)
-    shares: dict[str, Tensor] = {}
+    queries = torch.stack([m.query_square for m in every]).sum(0) / sum(m.weight.sum() for m in every)
+    uncovered = uncovered_share(every, queries)
+    shares: dict[str, Share] = {}
     notes: list[str] = []
+    unlabelled = torch.zeros(len(kv), dtype=torch.bool)
     if choices.metric == "raw":
         metric = identity_like(within)
         if len(every) == 1:
             notes.append("One contrast: raw metric, in which directions depend on the head's coordinates.")
+        if choices.rank == "own":
+            notes.append(
+                "Raw metric: what is a contrast's own cannot be told, so features are cut by the balanced rank."
+            )
     else:
-        cells, differences = cell_covariance(every), [difference_square(m) for m in every]
-        metric = contrast_metric(differences, within, cells)
-        shares = {name: own[kv] for name, own in zip(moments, contrast_shares(differences, within), strict=True)}
-        if cells is None:
-            notes.append("No label cell holds two keys: the contrast metric has no term for noise within cells.")
+        cells, total, differences = cell_covariance(every), total_covariance(every), [*map(difference_square, every)]
+        metric, noise = contrast_metric(differences, within, cells, total)
+        named = zip(moments, contrast_shares(differences, within), strict=True)
+        shares = {name: Share(share[kv], noise[kv]) for name, share in named}
+        unlabelled = ~cells_have_noise(cells, total)[kv].cpu()
         if (few := few_examples(every)) is not None:
             notes.append(few)
-    return Space(tuple(metric[k] for k in kv), factor(metric).pick(kv), within[kv], shares, tuple(notes))
+    roots = factor(metric).pick(kv)
+    return Space(tuple(metric[k] for k in kv), roots, within[kv], shares, uncovered, unlabelled, tuple(notes))
 
 
 def few_examples(moments: Sequence[Moments]) -> str | None:
@@ -161,6 +186,8 @@ def _decompose_contrast(
     gaps = _gaps(moments, scaling)
     found = []
     for i, head in enumerate(heads):
+        told = [f"{head}: {note}" for note, said in ((_UNBALANCED, unbalanced[i]), (_CONSTANT, empty[i])) if said]
+        told += _gap_note(head, gaps[i] if gaps else None, None if run is None else int(run[i]))
         feature = Feature(
             contrast=name,
             head=head,
@@ -178,13 +205,44 @@ def _decompose_contrast(
             salience_t=float("nan") if heldout is None else float(heldout.salience_t[i]),
             n=moments.n_examples,
             n_effective=moments.n_effective,
+            uncovered=float(space.uncovered[i]),
             reading=moments.reading,
             choices=choices,
-            notes=(*space.notes, *[_UNBALANCED] * bool(unbalanced[i]), *[_CONSTANT] * bool(empty[i])),
+            notes=(*space.notes, *_notes_of(head, space, i), *told),
             provenance=provenance,
         ).with_rank(choices.rank)
         found.append(feature)
     return found
+
+
+def _notes_of(head: Head, space: Space, place: int) -> list[str]:
+    """What the metric of one head lacks."""
+    share = float(space.uncovered[place])
+    found = []
+    if share > MUCH:
+        found.append(
+            f"{head}: {share:.0%} of the variance of its logits over keys of different examples lies in directions in "
+            "which the keys of one example do not differ: something that no contrast names. Swaps leave it alone, and "
+            "parts count it as residual."
+        )
+    if bool(space.unlabelled[place]):
+        found.append(
+            f"{head}: keys have no labels whose cells hold noise, so the contrast metric rests on the covariance of "
+            "all marked keys where contrasts say nothing. Labels on the keys sharpen it."
+        )
+    return found
+
+
+def _gap_note(head: Head, gap: Gap | None, held: int | None) -> list[str]:
+    """What the logit gap says where the held-out test finds no rank."""
+    if held != 0 or gap is None or not gap.error > 0 or abs(gap.total) <= GAP_ERRORS * gap.error:
+        return []
+    side = "positive" if gap.total > 0 else "negative"
+    return [
+        f"{head}: no direction holds by itself, but the head does prefer the {side} keys, by {gap.total:+.2f} ± "
+        f"{gap.error:.2f} logits. Believe the gap: it is what the head does. The test asks whether the strongest "
+        "direction alone can be told from chance; a preference that is spread over many, or that is salience, cannot."
+    ]
 
 
 def _without_rounding(moments: Moments, covariance: Tensor) -> tuple[Tensor, Bool[Tensor, " head"]]:
@@ -236,11 +294,13 @@ def _spectra(
 
 
 def _own(space: Space, contrast: str, right: Tensor) -> Float64[Tensor, "head d_head"]:
-    """How much of the metric along each direction is what the contrast's own differences add to it."""
+    """How much of what keys differ by along each direction is the contrast's differences, beside others and noise."""
     if contrast not in space.shares:
         return torch.full(right.shape[:-1], torch.nan, dtype=right.dtype, device=right.device)
-    whitened = space.factor.inverse @ space.shares[contrast] @ space.factor.inverse.mT
-    return torch.einsum("hia,hab,hib->hi", right, whitened, right)
+    dual = right @ space.factor.inverse
+    share = space.shares[contrast]
+    part, whole = (torch.einsum("hia,hab,hib->hi", dual, own, dual) for own in (share.contrast, share.every))
+    return part / whole
 
 
 def _explained(queries: Tensor, space: Space, right: Tensor) -> Float64[Tensor, "head d_head"]:
@@ -273,21 +333,20 @@ def _salience_energy(moments: Moments, space: Space) -> Float64[Tensor, " head"]
 
 
 def _gaps(moments: Moments, scaling: float) -> list[Gap] | None:
-    """tr dC in the model's logits with its standard error over folds; the matched reading has no gap in a prompt."""
+    """tr dC in the model's logits with its standard error over examples; the matched reading has no gap in a prompt.
+
+    Examples of one group count as copies of each other.
+    """
     if moments.reading == "matched":
         return None
-    weight = moments.weight
-    total = moments.product.diagonal(dim1=1, dim2=2).sum(-1) / weight.sum() * scaling
+    weight = moments.weight.sum()
+    total = moments.product.diagonal(dim1=1, dim2=2).sum(-1) / weight * scaling
     query, difference = fold_means(moments, every_fold(moments))
     salience = torch.einsum("shd,shd->h", query, difference[:, list(moments.kv_index)]) * scaling
-    used = weight > 0
-    each = moments.fold_product[used].double().diagonal(dim1=2, dim2=3).sum(-1) / weight[used][:, None] * scaling
-    share = (weight[used] / weight.sum())[:, None]
-    n = int(used.sum()) if moments.n_effective >= 2 else 1  # one example has no spread
-    spread = (
-        (share.square() * (each - total).square()).sum(0) * n / (n - 1) if n > 1 else torch.full_like(total, torch.nan)
-    )
+    variance = (moments.gap_square / weight * scaling**2 - total.square()).clamp(min=0)
+    freedom = moments.n_independent - 1
+    error = (variance / freedom).sqrt() if freedom > FREEDOM else torch.full_like(total, torch.nan)
     return [
-        Gap(float(total[i]), float(spread[i].sqrt()), float(total[i] - salience[i]), float(salience[i]))
+        Gap(float(total[i]), float(error[i]), float(total[i] - salience[i]), float(salience[i]))
         for i in range(len(total))
     ]

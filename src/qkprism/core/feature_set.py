@@ -250,7 +250,7 @@ def _restored(manifest: Mapping[str, Any], moments: Mapping[str, Tensor], result
 def _feature(row: Mapping[str, Any], tensors: Mapping[str, Tensor], provenance: Mapping[str, Any]) -> Feature:
     scalars = dict(row)
     gap = scalars.pop("logit_gap")
-    for name in ("salience_energy", "salience_t"):  # JSON has no NaN
+    for name in ("salience_energy", "salience_t", "uncovered"):  # JSON has no NaN
         scalars[name] = float("nan") if scalars[name] is None else scalars[name]
     scalars |= {key: tensors[key] for key in _TENSORS}
     scalars |= {

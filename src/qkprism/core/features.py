@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from qkprism.core.rank import chance_of
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 
@@ -27,6 +28,7 @@ Center = Literal["query", "none"]
 Metric = Literal["raw", "contrast"]
 RULES = ("balanced", "energy", "heldout", "own")
 Rank = int | str  # a number or a rule
+RARE = 0.01  # how often chance may show a direction that is told as one that holds
 MOSTLY = 0.5  # a direction is a contrast's own if more of the metric along it is the contrast's than all else
 
 
@@ -36,7 +38,7 @@ class Choices:
 
     center: Center = "query"
     metric: Metric = "raw"
-    rank: Rank = "balanced"
+    rank: Rank = "own"
     energy: float = 0.99
     threshold: float = 4.5
     seed: int = 0
@@ -115,6 +117,7 @@ class Feature:
     salience_t: float
     n: int
     n_effective: float
+    uncovered: float  # share of the logit variance over examples in which the keys of one example do not differ
     reading: str
     choices: Choices
     notes: tuple[str, ...] = ()
@@ -134,9 +137,19 @@ class Feature:
         """One line: is there a feature at all?"""
         if self.rank_heldout is None:
             return "not tested: fewer than one group of examples a fold"
-        if self.rank_heldout == 0:
+        if self.rank_heldout > 0:
+            return f"{self.rank_heldout} of {self.d_head} directions hold on held-out examples"
+        t = self.spectrum.t.nan_to_num(nan=-torch.inf)
+        best = int(t.argmax())
+        if t[best] <= self.choices.threshold:
             return "no direction holds on held-out examples"
-        return f"{self.rank_heldout} of {self.d_head} directions hold on held-out examples"
+        which = f"direction {best + 1}"
+        if float(chance_of(t[best])) * self.d_head < RARE:
+            return f"the first direction does not hold on held-out examples, but {which} does (t = {t[best]:.1f})"
+        return (
+            f"no direction holds on held-out examples from the first on; {which} has t = {t[best]:.1f}, "
+            f"as one of {self.d_head} has by chance now and then"
+        )
 
     @property
     def rank_own(self) -> int | None:
@@ -163,11 +176,21 @@ class Feature:
         choices = replace(self.choices, rank=rank)  # refuses an unknown rule
         return replace(self, rank=self._rank_of(rank), choices=choices)
 
+    @property
+    def rank_rule(self) -> str:
+        """The rule that cut the rank in the end: where the rule that was chosen cannot be had, the next one is used."""
+        rule = self.choices.rank
+        if not isinstance(rule, str):
+            return "number"
+        if rule == "own" and self.rank_own is None:
+            rule = "balanced"
+        return "energy" if rule == "balanced" and self.rank_balanced is None else rule
+
     def _rank_of(self, rank: Rank) -> int:
-        if isinstance(rank, int):
+        if not isinstance(rank, str):
             if not 0 <= rank <= self.d_head:
                 raise QKPrismError(f"A rank of {rank} is not possible: {self.head} has d_head {self.d_head}.")
-            return rank
+            return int(rank)
         if rank == "own":
             return max(self._rank_of("balanced"), self.rank_own or 0)
         found = {"balanced": self.rank_balanced, "energy": self.rank_energy, "heldout": self.rank_heldout}[rank]
@@ -195,6 +218,7 @@ class Feature:
             "contrast": self.contrast,
             "head": str(self.head),
             "rank": self.rank,
+            "rank_rule": self.rank_rule,
             "rank_heldout": self.rank_heldout,
             "rank_balanced": self.rank_balanced,
             "rank_energy": self.rank_energy,
@@ -209,6 +233,7 @@ class Feature:
             "salience_t": self.salience_t,
             "query_agreement": self.agreement[0],
             "key_agreement": self.agreement[1],
+            "uncovered": self.uncovered,
             "n": self.n,
             "n_effective": self.n_effective,
         }

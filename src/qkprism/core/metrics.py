@@ -4,11 +4,14 @@ A head computes only q.k, so a basis change q -> A^T q, k -> A^-1 k changes noth
 moves as S -> A^-1 S A^-T gives results that do not change either: with S = R R^T, R^T C R^-T only turns.
 
     raw        identity: the paper's choice, which depends on the basis
-    contrast   M0 = mean_f S_f / size(S_f),  M1 = M0 + 1e-4 size(M0) Sigma_k,  M = M1 + 0.5 N / (tr(M1^-1 N) / d)
+    contrast   M0 = mean_f S_f / size(S_f),  M1 = M0 + 1e-4 size(M0) Sigma_k
+               M = M1 + 0.5 N / (tr(M1^-1 N) / d)      where label cells have noise in every direction
+               M = M1 raised to at least tr(T^-1 M0) / (d F) T in every direction, where they have none (F contrasts)
     balanced   S Sigma_q S = Sigma_k: the best coordinates to truncate logits in; never for projectors
 
-S_f = E[d d^T] of contrast f, Sigma_k the covariance of marked keys within their example, N within label cells,
-size(X) = tr(Sigma_k^-1 X) / d.
+S_f = E[d d^T] of contrast f, Sigma_k the covariance of marked keys within their example, N within label cells, T over
+all examples, size(X) = tr(Sigma_k^-1 X) / d. Why N or T: a factor that no contrast names and that is the same in all
+keys of an example is in no difference, so M0 is nearly zero along it and its inverse blows up what a swap meets of it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from qkprism.errors import QKPrismError
 CONDITIONING = 1e-4
 CELL_LOADING = 0.5
 SINGULAR = 1e-12
-NOTHING = 1e-10  # the size of differences that are rounding only
+NOTHING = 1e-10  # the size of differences, and of noise within cells, that are rounding only
 
 Matrix = Float64[Tensor, "*batch d_head d_head"]
 
@@ -76,17 +79,43 @@ def key_covariance(moments: Sequence[Moments]) -> Float64[Tensor, "kv_head d_hea
     return total / torch.stack([m.weight.sum() for m in moments]).sum()
 
 
-def cell_covariance(moments: Sequence[Moments]) -> Float64[Tensor, "kv_head d_head d_head"] | None:
-    """N: scatter of marked keys within label cells, up to a factor; None where no cell has two keys."""
-    scatter = None
+def total_covariance(moments: Sequence[Moments]) -> Float64[Tensor, "kv_head d_head d_head"]:
+    """T: covariance of the marked keys over all examples of all contrasts."""
+    weight = torch.stack([m.weight.sum() for m in moments]).sum()
+    mean = torch.stack([m.key_mean for m in moments]).sum(0) / weight
+    square = torch.stack([m.key_mean_square for m in moments]).sum(0) / weight
+    return key_covariance(moments) + square - mean[:, :, None] * mean[:, None, :]
+
+
+def cell_covariance(moments: Sequence[Moments]) -> Float64[Tensor, "kv_head d_head d_head"]:
+    """N: scatter of marked keys within label cells, up to a factor; zero where no cell has two keys."""
+    scatter = torch.zeros_like(moments[0].cell_square)
     for m in moments:
         filled = m.cell_weight > 0
-        if not bool(filled.any()):
-            continue
         scaled = m.cell_sum[filled] / m.cell_weight[filled].sqrt()[:, None, None]
-        own = m.cell_square - torch.einsum("ckd,cke->kde", scaled, scaled)
-        scatter = own if scatter is None else scatter + own
-    return None if scatter is None else (scatter + scatter.mT) / 2
+        scatter = scatter + m.cell_square - torch.einsum("ckd,cke->kde", scaled, scaled)
+    weight = torch.stack([m.weight.sum() for m in moments]).sum()
+    return (scatter + scatter.mT) / 2 / weight
+
+
+def uncovered_share(
+    moments: Sequence[Moments], queries: Float64[Tensor, "head d_head d_head"]
+) -> Float64[Tensor, " head"]:
+    """How much of the logit variance over keys of all examples lies where the keys of one example do not differ.
+
+        C = sum_f T^-1/2 W_f T^-1/2,   share = tr(Sigma_q T^1/2 (1 - C)_+ T^1/2) / tr(Sigma_q T)
+
+    W_f is the covariance of keys within the examples of contrast f, free of the bias of small examples. It does not
+    depend on the basis; NaN where marked keys do not span the key space.
+    """
+    kv, total = list(moments[0].kv_index), total_covariance(moments)
+    unknown = is_singular(total)
+    root = factor(torch.where(unknown[:, None, None], identity_like(total), total))
+    within = torch.stack([m.key_within / m.key_freedom.clamp(min=NOTHING) for m in moments]).sum(0)
+    values, vectors = torch.linalg.eigh(root.inverse @ within @ root.inverse.mT)
+    outside = root.root @ (vectors * (1 - values).clamp(min=0)[:, None, :]) @ vectors.mT @ root.root.mT
+    share = (queries * outside[kv]).sum((1, 2)) / (queries * total[kv]).sum((1, 2))
+    return share.masked_fill(unknown[kv], torch.nan)
 
 
 def difference_square(moments: Moments) -> Float64[Tensor, "kv_head d_head d_head"]:
@@ -95,9 +124,12 @@ def difference_square(moments: Moments) -> Float64[Tensor, "kv_head d_head d_hea
 
 
 def contrast_metric(
-    differences: Sequence[Matrix], within: Matrix, cells: Matrix | None
-) -> Float64[Tensor, "*batch d_head d_head"]:
-    """The contrast metric of contrasts that are decomposed together."""
+    differences: Sequence[Matrix], within: Matrix, cells: Matrix, total: Matrix
+) -> tuple[Float64[Tensor, "*batch d_head d_head"], Float64[Tensor, "*batch d_head d_head"]]:
+    """The contrast metric of contrasts that are decomposed together, and what it is before T comes in.
+
+    The second is differences of all contrasts and noise, by which `own` is measured; T has the signal in it.
+    """
     if len(differences) < 2:
         raise QKPrismError(
             "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
@@ -112,9 +144,32 @@ def contrast_metric(
     pooled = torch.stack(shares).sum(0)
     pooled = torch.where((pooled == 0).all(-1, keepdim=True).all(-2, keepdim=True), within, pooled)
     metric = pooled + CONDITIONING * _size(within, pooled) * within
-    if cells is not None and bool((cells.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
-        metric = metric + CELL_LOADING * cells / _size(metric, cells)
-    return (metric + metric.mT) / 2
+    noisy = cells_have_noise(cells, total)[..., None, None]
+    size = torch.where(noisy, _size(metric, cells), 1.0)
+    unraised = metric + torch.where(noisy, CELL_LOADING * cells / size, 0.0)
+    metric = _raised(unraised, total, _size(total, pooled) / len(differences))
+    return (metric + metric.mT) / 2, (unraised + unraised.mT) / 2
+
+
+def _raised(metric: Matrix, total: Matrix, least: Float64[Tensor, "*batch 1 1"]) -> Matrix:
+    """The metric with at least this multiple of the total covariance along each of their common eigenvectors.
+
+    A direction in which contrasts differ as much as they do on average over F contrasts stays as it is, so that the
+    metric changes only where contrasts say nothing (benchmarks/loading.py compares it with adding a multiple of T).
+    """
+    of_total = factor(total)
+    values, vectors = torch.linalg.eigh(of_total.inverse @ metric @ of_total.inverse.mT)
+    raised = torch.maximum(values[..., None, :], least)
+    return of_total.root @ (vectors * raised) @ vectors.mT @ of_total.root.mT
+
+
+def cells_have_noise(cells: Matrix, total: Matrix) -> Bool[Tensor, "*batch"]:
+    """Whether keys of one label cell differ by more than rounding, in every direction of each key head.
+
+    In early layers keys whose labels name their token are identical: scaled up, rounding would be half the metric.
+    """
+    root = factor(total).inverse
+    return torch.linalg.eigvalsh(root @ cells @ root.mT)[..., 0] > NOTHING
 
 
 def contrast_shares(differences: Sequence[Matrix], within: Matrix) -> list[Float64[Tensor, "*batch d_head d_head"]]:

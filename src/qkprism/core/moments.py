@@ -57,9 +57,11 @@ class Moments:
     count: Float64[Tensor, " fold"]
     weight: Float64[Tensor, " fold"]
     weight_square: Float64[Tensor, " fold"]
+    group_square: Float64[Tensor, " fold"]
     query: Float64[Tensor, "slot fold head d_head"]
     difference: Float64[Tensor, "slot fold kv_head d_head"]
     product: Float64[Tensor, "head d_head d_head"]
+    gap_square: Float64[Tensor, " head"]
     fold_product: Float[Tensor, "fold head d_head d_head"]
     positive: Float64[Tensor, "kv_head d_head"]
     positive_product: Float64[Tensor, "head d_head d_head"]
@@ -72,6 +74,9 @@ class Moments:
     shuffle_difference: Float64[Tensor, "shuffle slot kv_head d_head"]
     shuffle_product: Float[Tensor, "shuffle head d_head d_head"]
     key_within: Float64[Tensor, "kv_head d_head d_head"]
+    key_freedom: Float64[Tensor, ""]
+    key_mean: Float64[Tensor, "kv_head d_head"]
+    key_mean_square: Float64[Tensor, "kv_head d_head d_head"]
     cell_weight: Float64[Tensor, " cell"]
     cell_sum: Float64[Tensor, "cell kv_head d_head"]
     cell_square: Float64[Tensor, "kv_head d_head d_head"]
@@ -95,9 +100,11 @@ class Moments:
             count=double(N_FOLDS),
             weight=double(N_FOLDS),
             weight_square=double(N_FOLDS),
+            group_square=double(N_FOLDS),
             query=double(slot, N_FOLDS, head, d),
             difference=double(slot, N_FOLDS, kv, d),
             product=double(head, d, d),
+            gap_square=double(head),
             fold_product=single(N_FOLDS, head, d, d),
             positive=double(kv, d),
             positive_product=double(head, d, d),
@@ -110,6 +117,9 @@ class Moments:
             shuffle_difference=double(N_SHUFFLES, slot, kv, d),
             shuffle_product=single(N_SHUFFLES, head, d, d),
             key_within=double(kv, d, d),
+            key_freedom=double(),
+            key_mean=double(kv, d),
+            key_mean_square=double(kv, d, d),
             cell_weight=double(n_cells),
             cell_sum=double(n_cells, kv, d),
             cell_square=double(kv, d, d),
@@ -145,6 +155,11 @@ class Moments:
         return float(self.weight.sum() ** 2 / self.weight_square.sum()) if self.n_examples else 0.0
 
     @property
+    def n_independent(self) -> float:
+        """(sum w)^2 / sum over groups of (sum w in it)^2: as if the examples of a group were copies of each other."""
+        return float(self.weight.sum() ** 2 / self.group_square.sum()) if self.n_examples else 0.0
+
+    @property
     def n_heads(self) -> int:
         return len(self.kv_index)
 
@@ -174,6 +189,7 @@ class Plan:
 
     reading: Reading
     weight: Float64[Tensor, " example"]
+    group_weight: Float64[Tensor, " example"]
     fold: Int[Tensor, " example"]
     sign: Float64[Tensor, "flip example"]
     coefficient: Float64[Tensor, "row example key"]
@@ -196,8 +212,11 @@ def make_plan(
     index: Sequence[int],
     reading: Reading,
     seed: int,
+    group_weight: Float[Tensor, " example"] | None = None,
 ) -> Plan:
     """The plan for some examples: `side` is +1, -1 or 0 (padding), `text` 0 or 1 (the twin), `cell` -1 if none.
+
+    `group_weight` is the weight of all examples of the example's group, wherever they are; None: each is alone.
 
     Random signs and shuffles depend on the seed and the example's `index` alone, never on the batch. Examples of one
     group are given one index: they are not independent, and a null that treats them so is too narrow.
@@ -215,7 +234,9 @@ def make_plan(
             rows.extend(_slot_rows(_shuffled(side, order[:, shuffle]), text, reading))
         else:  # exchanging text and twin turns every product around
             rows.extend(row * swap[shuffle][:, None] for row in _slot_rows(side, text, reading))
-    return Plan(reading, weight.double(), fold, sign, torch.stack(rows), _mean_row(side != 0), cell)
+    share = _mean_row(side != 0)
+    of_group = weight if group_weight is None else group_weight
+    return Plan(reading, weight.double(), of_group.double(), fold, sign, torch.stack(rows), share, cell)
 
 
 def _mean_row(chosen: Tensor) -> Float64[Tensor, "example key"]:
@@ -251,11 +272,14 @@ def slot_queries(
 def reduce_keys(
     moments: Moments, key: Float[Tensor, "example key kv_head d_head"], plan: Plan
 ) -> Float[Tensor, "row example kv_head d_head"]:
-    """Add what needs the single keys (within examples, within cells) and return the rows that go with queries."""
+    """Add what needs the single keys (within and between examples, within cells); the rows that go with queries."""
     key = key.double()
     mean = einsum(plan.share, key, "example key, example key kv d -> example kv d")
     spread = (key - mean[:, None]) * (plan.weight[:, None] * plan.share).sqrt()[..., None, None]
     moments.key_within.add_(_square(spread.flatten(0, 1)))
+    moments.key_freedom.add_((plan.weight * (1 - plan.share.square().sum(1))).sum())
+    moments.key_mean.add_(einsum(plan.weight, mean, "example, example kv d -> kv d"))
+    moments.key_mean_square.add_(_square(mean * plan.weight.sqrt()[:, None, None]))
     if len(moments.cell_weight) and bool((inside := plan.cell >= 0).any()):
         mass, cell = (plan.weight[:, None] * plan.share)[inside], plan.cell[inside]
         weighted = key[inside] * mass[:, None, None]
@@ -286,6 +310,9 @@ def accumulate(
     q, difference, positive = q * weight[:, None], d[:slots], d[slots]
     own = difference[:, kv]
     _add_folds(moments, q, difference * weight[:, None], own, plan.fold[by_fold], weight)
+    moments.group_square.index_add_(0, plan.fold, plan.weight * plan.group_weight)
+    gap = einsum(q, own, "slot head example d, slot head example d -> head example")  # q is weighted
+    moments.gap_square.add_((gap.square() / weight).sum(1))
     moments.positive.add_((positive * weight[:, None]).sum(1))
     moments.positive_product.add_(q[0].mT @ positive[kv])
     texts = rearrange(query.double(), "example text head d -> head (example text) d")
@@ -341,6 +368,17 @@ def group_numbers(groups: Sequence[str | int]) -> list[int]:
     """The index of the first example of each example's group: what its random draws go by."""
     first: dict[str | int, int] = {}
     return [first.setdefault(name, i) for i, name in enumerate(groups)]
+
+
+def group_weights(groups: Sequence[str | int], weight: Float[Tensor, " example"]) -> Float64[Tensor, " example"]:
+    """The weight of all examples of each example's group.
+
+    >>> group_weights(["a", "b", "a"], torch.tensor([1.0, 1.0, 2.0])).tolist()
+    [3.0, 1.0, 3.0]
+    """
+    number = torch.tensor(group_numbers(groups), dtype=torch.long)
+    total = torch.zeros(len(number), dtype=torch.float64)
+    return total.index_add_(0, number, weight.double())[number]
 
 
 def assign_folds(groups: Sequence[str | int], seed: int = 0) -> list[int]:

@@ -16,7 +16,16 @@ from torch import Tensor
 from qkprism.core.decomposition import resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Center, Choices, Feature, Rank
-from qkprism.core.moments import Moments, Reading, accumulate, assign_folds, group_numbers, make_plan, reduce_keys
+from qkprism.core.moments import (
+    Moments,
+    Reading,
+    accumulate,
+    assign_folds,
+    group_numbers,
+    group_weights,
+    make_plan,
+    reduce_keys,
+)
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 
@@ -56,6 +65,7 @@ class Vectors:
         groups = list(range(n)) if self.group is None else self.group
         fold, number = torch.tensor(assign_folds(groups, seed)), group_numbers(groups)
         weight = torch.ones(n) if self.weight is None else self.weight
+        group_weight = group_weights(groups, weight)
         query = self.query[:, None, None]
         if self.twin_query is not None:
             query = torch.cat([query, self.twin_query[:, None, None]], 1)
@@ -67,6 +77,7 @@ class Vectors:
                 text=text[part],
                 cell=cell[part],
                 weight=weight[part],
+                group_weight=group_weight[part],
                 fold=fold[part],
                 index=number[part],
                 reading=reading,
@@ -112,7 +123,7 @@ def decompose_vector_sets(
     center: Center = "query",
     reading: Reading | None = None,
     metric: str | None = None,
-    rank: Rank = "balanced",
+    rank: Rank = "own",
     scaling: float | None = None,
     head: HeadLike = "L0H0",
     seed: int = 0,
@@ -138,7 +149,7 @@ def decompose_vectors(
     group: Sequence[str | int] | None = None,
     center: Center = "query",
     reading: Reading | None = None,
-    rank: Rank = "balanced",
+    rank: Rank = "own",
     scaling: float | None = None,
     seed: int = 0,
 ) -> Feature:

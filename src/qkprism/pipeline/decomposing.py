@@ -33,15 +33,21 @@ from qkprism.pipeline.inputs import (
     provenance_of,
 )
 
+Preset = Literal["paper", "paper-code"]
+PRESETS: dict[str, Reading] = {"paper": "paired", "paper-code": "matched"}  # how each reads twins
+
 
 @dataclass(frozen=True)
 class Way:
-    """One way to decompose: what is None is the paper's choice with `preset="paper"`, else ours.
+    """One way to decompose: what is None is the preset's choice, else ours.
+
+    Both presets are uncentred, in the raw metric, with the rank by energy. `paper` reads twins as the paper's text says,
+    E[q (k - k')^T]; `paper-code` as its authors' programs do, E[q k^T] - E[q' k'^T] (docs/method.md).
 
     `contrasts` picks and names contrasts: {"order": "fixed"} decomposes the contrast `fixed` as `order`.
     """
 
-    preset: Literal["paper"] | None = None
+    preset: Preset | None = None
     center: Center | None = None
     reading: Reading | None = None
     metric: Literal["raw", "contrast"] | None = None
@@ -49,13 +55,13 @@ class Way:
     contrasts: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if self.preset not in (None, "paper"):
-            raise QKPrismError(f"{self.preset!r} is not a preset. The one preset is 'paper'.")
+        if self.preset is not None and self.preset not in PRESETS:
+            raise QKPrismError(f"{self.preset!r} is not a preset. Use {' or '.join(map(repr, PRESETS))}.")
 
     @property
     def chosen_reading(self) -> Reading | None:
         """How twins are read; None is the default of twins."""
-        return "paired" if self.preset and self.reading is None else self.reading
+        return PRESETS[self.preset] if self.preset and self.reading is None else self.reading
 
     def pick(self, known: Mapping[str, Contrast]) -> dict[str, str]:
         """The contrasts of this way: their names in it, and as they are known."""
@@ -68,9 +74,9 @@ class Way:
 
     def choices(self, n_contrasts: int, seed: int) -> Choices:
         """What is chosen for that many contrasts."""
-        paper = self.preset == "paper"
+        paper = self.preset is not None
         metric = resolve_metric("raw" if paper and self.metric is None else self.metric, n_contrasts)
-        rank = ("energy" if paper else "balanced") if self.rank is None else self.rank
+        rank = ("energy" if paper else "own") if self.rank is None else self.rank
         return Choices(center=self.center or ("none" if paper else "query"), metric=metric, rank=rank, seed=seed)
 
 
@@ -79,7 +85,7 @@ def decompose(
     contrasts: Contrasts,
     *,
     heads: Heads = None,
-    preset: Literal["paper"] | None = None,
+    preset: Preset | None = None,
     center: Center | None = None,
     reading: Reading | None = None,
     metric: Literal["raw", "contrast"] | None = None,

@@ -31,11 +31,12 @@ EXAMPLES = tuple(f"{name}, {whose}" for name in CONTRASTS for whose in ("ours", 
 EFFECTS = {"ours": "effects", "paper": "effects-paper"}  # whose features are edited, and the part that has it
 OURS = {"order": "order_free", "lexical": "lexical"}
 WAYS = {
-    "ours": Way(rank="own", contrasts=OURS),
-    "ours, paired twins": Way(rank="own", reading="paired", contrasts=OURS),
-    "ours, matched twins": Way(rank="own", reading="matched", contrasts=OURS),
-    "three mechanisms": Way(rank="own", contrasts={**OURS, REFLEXIVE: REFLEXIVE}),
+    "ours": Way(contrasts=OURS),
+    "ours, paired twins": Way(reading="paired", contrasts=OURS),
+    "ours, matched twins": Way(reading="matched", contrasts=OURS),
+    "three mechanisms": Way(contrasts={**OURS, REFLEXIVE: REFLEXIVE}),
     "paper": Way(preset="paper", contrasts={name: name for name in CONTRASTS}),
+    "paper's code": Way(preset="paper-code", contrasts={name: name for name in CONTRASTS}),
 }
 
 
