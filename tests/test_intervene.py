@@ -11,11 +11,11 @@ import torch
 from transformers import DynamicCache, RobertaForCausalLM
 
 import qkprism as qk
+from planted import swap
 from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
 from qkprism.capture import sites_of
 from qkprism.contrasts import Span, Text
 from qkprism.core.conditions import Condition
-from qkprism.core.edits import swap
 from qkprism.models import continuation
 from qkprism.models.blocks import skipping
 from qkprism.models.caches import cache_with_room, forked
@@ -160,13 +160,11 @@ def test_intervene__further_edits_are_those_of_the_really_edited_model(llama, ow
                 def change(call, head=head, space=space, o=o, row=encoded[i].text.query):
                     if edit.side == "query":
                         query = call.query[:, head.index].double()
-                        query[:, row] = edit.changed(
-                            query[:, row], space.projector.mT, head, space.dual[edit.direction]
-                        )
+                        query[:, row] += edit.change(query[:, row], head, space.mT)
                         call.edit_head(head.index, query=query.float(), rows=torch.tensor([row]))
                     else:
                         key = call.key[:, call.kv_head(head.index)].double()
-                        key[:, o] = edit.changed(key[:, o], space.projector, head, space.basis[:, edit.direction])
+                        key[:, o] += edit.change(key[:, o], head, space)
                         call.edit_head(head.index, key=key.float(), rows=torch.tensor([row]))
 
                 measured = edited_attention(llama, encoded[i], head, change) if space.rank else None

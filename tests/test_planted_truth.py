@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from planted import Lock, basis_change
+from planted import Lock, basis_change, swap
 from qkprism import Head, decompose_vector_sets
 from qkprism.core.conditions import METHODS, Condition, layer_conditions
-from qkprism.core.edits import swap
 from qkprism.core.effects import GIVEN
 from qkprism.core.intervention import Attending, intervene_vectors
 from qkprism.core.splitting import split_of

@@ -154,11 +154,12 @@ class _Plan:
         examples = [examples] if isinstance(examples, Example) else examples
         encoded = encode_like(model, examples, features, chosen)
         sites = sites_of(model, chosen)
-        directed = edit.kind == "steer" and edit.vector is None  # the whole key has no direction of its own
         methods = methods_of(features, asked.methods)
         conditions = conditions_of(
-            features, sites, methods, asked.draws, asked.seed, whole=not directed, groups=asked.groups
-        )
+            features, sites, methods, asked.draws, asked.seed,
+            whole=not edit.follows_subspace,  # the whole key has no direction of its own
+            groups=asked.groups,
+        )  # fmt: skip
         options = {
             "outcome": outcome,
             "together": together,
@@ -236,7 +237,7 @@ def conditions_of(
 def _check_edit(edit: Edit, features: Features, heads: Sequence[Head]) -> None:
     """The direction and the vectors of an edit must exist in every head."""
     for feature in (features[name, head] for name in features.contrasts for head in heads):
-        if edit.kind == "steer" and edit.vector is None and edit.direction >= feature.rank:
+        if edit.follows_subspace and edit.direction >= feature.rank:
             raise QKPrismError(
                 f"direction={edit.direction} is not in {feature.contrast!r} of {feature.head} (rank {feature.rank})."
             )

@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.core.conditions import Conditions
-from qkprism.core.edits import Edit, swap
+from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
@@ -171,23 +171,21 @@ class _Editor:
         each, rows = torch.arange(len(self.aims), device=call.key.device), self.begun.rows.to(call.key.device)
         if space.rank == 0:
             return
+        at = rows if self.rows == "query" else None
         if self.edit.side == "query":
-            lead = space.dual[min(self.edit.direction, space.rank - 1)]  # only a steer uses it, and it has been checked
             query = call.query[:, head.index].double()
-            new = self.edit.changed(query, space.projector.mT, head, lead)
-            call.edit_head(head.index, query=new.to(call.query), rows=rows if self.rows == "query" else None)
+            new = query + self.edit.change(query, head, space.mT)
+            call.edit_head(head.index, query=new.to(call.query), rows=at)
             return
         key = call.key[:, call.kv_head(head.index)].to(torch.float64, copy=True)
         original, target = (
             self.begun.columns(call, [getattr(aim, side).position for aim in self.aims])
             for side in ("original", "target")
         )
-        if self.edit.kind == "swap":
-            key[each, original], key[each, target] = swap(key[each, original], key[each, target], space.projector)
-        else:
-            lead = space.basis[:, min(self.edit.direction, space.rank - 1)]
-            key[each, original] = self.edit.changed(key[each, original], space.projector, head, lead)
-        call.edit_head(head.index, key=key.to(call.key), rows=rows if self.rows == "query" else None)
+        change = self.edit.change(key[each, original], head, space, partner=key[each, target])
+        key[each, original] += change
+        key[each, target] += self.edit.of_target(change)
+        call.edit_head(head.index, key=key.to(call.key), rows=at)
 
     def _read(self, logits: Float[Tensor, "example vocabulary"]) -> Float64[Tensor, "measure example"]:
         """The gap between the answers' logits (target less original), then the other measures."""
