@@ -6,12 +6,12 @@ A method says how the subspace of a feature becomes a projector:
     raw oblique   the same in the raw metric
     raw           the orthogonal projector on each feature's own key directions: the paper's
 
-Controls have the same metric and rank as the feature that they stand beside:
+Controls (`controls.py` has the table of them) have the same metric and rank as the feature that they stand beside:
 
     permuted      the same pipeline on sides that were dealt anew among the marked keys, or turned around at random
     keys          subspaces drawn from the covariance of the marked keys
-    gaussian      Gaussian subspaces: the paper's, weak because most directions of the key space are hardly used
-    pca           the leading principal directions of the marked keys: strong
+    gaussian      Gaussian subspaces
+    pca           the leading principal directions of the marked keys
     full, none    the whole key, and nothing
 """
 
@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from qkprism.controls import ControlName
 from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_covariances
 from qkprism.core.feature_set import Features
 from qkprism.core.metrics import Factor, factor, identity_like, key_covariance
@@ -37,7 +38,6 @@ from qkprism.heads import Head
 Method = Literal["contrast", "raw oblique", "raw"]
 METHODS: tuple[Method, ...] = get_args(Method)
 Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
-Control = Literal["feature", "permuted", "keys", "gaussian", "pca", "full", "none"]
 DRAWS = 10
 _ALONE = "the contrast metric needs two or more contrasts"
 ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
@@ -47,7 +47,7 @@ ALL_COMBINATIONS = 4  # features; with more than that only each alone and all to
 class Condition:
     """One thing that is edited: the feature itself or a control; `none` and `full` belong to no feature."""
 
-    control: Control
+    control: ControlName
     feature: str = ""
     method: str = ""
     draw: int = 0
@@ -270,7 +270,7 @@ def _drawn(
     normal = torch.randn(draws, len(within), most, generator=generator, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(within)
     root = vectors * values.clamp(min=0).sqrt()
-    drawn: dict[Control, Tensor] = {
+    drawn: dict[ControlName, Tensor] = {
         "keys": torch.linalg.qr(shared.inverse @ root @ normal)[0],
         "gaussian": torch.linalg.qr(shared.inverse @ normal)[0],
         "pca": torch.linalg.eigh(shared.inverse @ within @ shared.inverse.mT)[1].flip(-1)[None, :, :most],

@@ -135,4 +135,4 @@ def intervene_vectors(
             sums.add(measure_edits(part.scene(chunk, layer.scaling), own, edit), weight[chunk])
         parts[name] = [([str(head)], sums, ranks)]
     provenance: dict[str, Any] = {"edit": str(edit), "seed": seed, "choices": vars(features.choices)}
-    return Effects.read_all(parts, edit=str(edit), notes=own[head].notes, provenance=provenance)
+    return Effects.read_all(parts, edit=edit, notes=own[head].notes, provenance=provenance)

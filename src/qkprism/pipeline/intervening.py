@@ -293,7 +293,7 @@ class Probe:
             ]
             for target in self.aims
         }
-        return Effects.read_all(parts, edit=str(self.edit), notes=notes, provenance=provenance)
+        return Effects.read_all(parts, edit=self.edit, notes=notes, provenance=provenance)
 
     def _ranks(self, site: Site) -> Tensor:
         return torch.tensor([self.conditions[head].ranks for head in site.heads])

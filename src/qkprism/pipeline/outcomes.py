@@ -91,7 +91,7 @@ def outcome_effects(
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in own]).sum(0) for own in sets])
     notes = [note for own in conditions.values() for note in own.notes]
     parts = {target: [(labels, own, ranks)] for target, own in sums.items()}
-    return Effects.read_all(parts, edit=str(edit), notes=notes, provenance=provenance)
+    return Effects.read_all(parts, edit=edit, notes=notes, provenance=provenance)
 
 
 def _name(heads: Sequence[Head]) -> str:
