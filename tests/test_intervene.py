@@ -4,6 +4,7 @@ import functools
 import threading
 import weakref
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -523,6 +524,85 @@ def test_outcome__answers_are_the_keys_or_their_label(llama, own):
         qk.intervene(llama, [answered(text, ["AB", "B"])], own, **options)
     with pytest.raises(QKPrismError, match="the same answer"):
         qk.intervene(llama, [answered(text, ["A", "A"])], own, **options)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_outcome__halves_a_batch_that_does_not_fit_and_adds_nothing_twice(llama, own, monkeypatch, cached):
+    if not cached:
+        monkeypatch.setattr(outcomes, "cache_is_exact", lambda *_: False)
+    test = examples(9, seed=12)
+    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    expected = qk.intervene(llama, test, own, **options)
+    logits, sizes = Continuation.logits, []
+
+    def small_memory(self, visit=None, layers=None):
+        sizes.append(len(self.batch.examples))
+        found = logits(self, visit, layers)
+        if len(self.batch.examples) > 2 and (visit is not None or len(sizes) % 2):
+            raise torch.OutOfMemoryError("out of memory")
+        return found
+
+    monkeypatch.setattr(Continuation, "logits", small_memory)
+    found = qk.intervene(llama, test, own, **options)
+    assert max(sizes) > 2
+    assert sizes[-1] <= 2
+    assert torch.equal(found.n, expected.n)
+    assert torch.allclose(found.values, expected.values, atol=1e-5, equal_nan=True)
+    assert torch.allclose(found.gain_errors, expected.gain_errors, atol=1e-5, equal_nan=True)
+    monkeypatch.setattr(Continuation, "logits", lambda *_: raise_memory())
+    with pytest.raises(QKPrismError, match=r"a single example of \d+ tokens does not fit in memory"):
+        qk.intervene(llama, test[:1], own, **options)
+
+
+def raise_memory():
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def test_outcome__progress_counts_every_edited_text_once_also_after_halving(llama, own, monkeypatch):
+    test, ticks = examples(5, seed=12), []
+    start = Continuation.start.__func__
+
+    def small_memory(cls, model, examples, **options):
+        if len(examples) > 2 and ticks:
+            raise_memory()
+        return start(cls, model, examples, **options)
+
+    @contextmanager
+    def counting(total, *_):
+        ticks.append(0)
+        yield ticks.append
+        assert sum(ticks) == total
+
+    monkeypatch.setattr(outcomes, "bar", counting)
+    monkeypatch.setattr(Continuation, "start", classmethod(small_memory))
+    qk.intervene(llama, test, own, outcome="logits", methods=["contrast"], draws=1)
+    assert len(ticks) > 3
+
+
+def test_outcome__answers_that_the_model_hardly_gives_are_noted(llama, own, monkeypatch):
+    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    found = qk.intervene(llama, examples(3, seed=12), own, **options)
+    before = found.value("probability_original", head=found.heads[0], control="none")[0]
+    assert before < 0.05
+    assert any(f"the original answers a probability of {before:.2g}" in note for note in found.notes)
+    monkeypatch.setattr(outcomes, "HARDLY", before)
+    assert not any("probability" in note for note in qk.intervene(llama, examples(3, seed=12), own, **options).notes)
+
+
+def test_outcome__nan_is_one_sentence():
+    model = load("llama", tie_word_embeddings=False)
+    options = {"outcome": "logits", "methods": ["raw"], "draws": 1, "progress": False}
+    own = qk.decompose(model, contrasts(20), heads=["L0H1"], rank=1, progress=False)
+    huge = Edit("steer", side="query", amount=1e38, vector=[1.0] * 8)
+    with pytest.raises(
+        QKPrismError, match=r"example \d: .*float32\) predicts NaN or infinity after the edit \(steer queries"
+    ):
+        qk.intervene(model, examples(2), own, edit=huge, **options)
+    with torch.no_grad():
+        model.hf.lm_head.weight[3] = torch.nan
+    own = qk.decompose(model, contrasts(20), heads=["L0H1"], rank=1, progress=False)
+    with pytest.raises(QKPrismError, match=r"example \d: the output layer of .* gives NaN or infinity"):
+        qk.intervene(model, examples(2), own, **options)
 
 
 # Bad input
