@@ -276,7 +276,7 @@ def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
     assert set(frame[frame.control == "keys"].draws) == {3}
     assert {entry.control for entry in found.entries} == {control.name for control in CONTROLS}
     for sentence in found.verdict():
-        told, weak = sentence.split("; no evidence, because noise beats it too: ")
+        told, weak = sentence.split("; no evidence (noise beats it too): ")
         assert "beat" in told
         assert all(control.title in told for control in EVIDENCE)
         assert weak.startswith(BY_NAME["gaussian"].title)
@@ -328,9 +328,9 @@ def test_effects__one_example_has_no_error_and_says_so(llama, own, outcome):
         assert "nan" not in sentence
         assert "beat" not in sentence
         assert sentence.endswith("one example has no standard error, so it is not compared with controls.")
-    assert any(note.startswith("There is one example:") for note in found.notes)
+    assert any(note.startswith("One example has") for note in found.notes)
     several = qk.intervene(llama, examples(2, seed=2), own, draws=2, outcome=outcome, progress=False)
-    assert not any(note.startswith("There is one example:") for note in several.notes)
+    assert not any(note.startswith("One example has") for note in several.notes)
 
 
 # The effect on the output

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 KIND = "effects"
 GIVEN = "given"  # the target that the example marks, or a random negative
 SIGMAS = 2.0  # errors by which a feature must exceed a control to beat it
-ONE_EXAMPLE = "one example has no standard error, so it is not compared with controls"
+NO_ERROR = "has no standard error, so it is not compared with controls"
 
 
 HeadSums = tuple[Sequence[str], EffectSums, Int[Tensor, "_ condition"]]
@@ -231,13 +231,13 @@ class Effects:
         what = f"{self.heads[j]} {entry.feature} (rank {int(self.ranks[i, j])}, {entry.method}){towards}: "
         what += f"{self.compared.replace('_', ' ')} {gain:+.3f}"
         if math.isnan(error):
-            return f"{what}; {ONE_EXAMPLE}."
+            return f"{what}; one example {NO_ERROR}."
         clauses = [f"{what} ± {error:.3f}{self._share(gain, j, entry.target)}"]
-        for verb, won in ((f"beats by more than {SIGMAS:g} errors", True), ("does not beat", False)):
+        for verb, won in ((f"beats, by more than {SIGMAS:g} errors,", True), ("does not beat", False)):
             named = [_compared(row) for row in controls if row["evidence"] and row["beaten"] == won]
             clauses += [f"{verb} {', '.join(named)}"] if named else []
         weak = [_compared(row) for row in controls if not row["evidence"]]
-        clauses += [f"no evidence, because noise beats it too: {', '.join(weak)}"] if weak else []
+        clauses += [f"no evidence (noise beats it too): {', '.join(weak)}"] if weak else []
         return "; ".join(clauses) + "."
 
     def _share(self, gain: float, head: int, target: str) -> str:
@@ -298,7 +298,7 @@ class Effects:
 def _alone(target: str) -> str:
     """A note about a target with one example."""
     where = "" if target == GIVEN else f" with a target that differs in {target}"
-    return f"There is one example{where}: {ONE_EXAMPLE}. Give more."
+    return f"One example{where} {NO_ERROR}. Give more."
 
 
 def _compared(row: Mapping[str, Any]) -> str:

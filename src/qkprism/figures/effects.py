@@ -319,7 +319,7 @@ def _name_methods(fig: go.Figure, panel: int, groups: Sequence[Group]) -> None:
 def _draw_legend(fig: go.Figure, height: int) -> None:
     """What the marks mean, in the colour of no feature."""
     entries: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("feature", f"feature: beats {ALL_EVIDENCE}", "markers", {"marker": _still("circle", INK, 11)}),
+        ("feature", f"feature: beats all but {listed(WEAK)}", "markers", {"marker": _still("circle", INK, 11)}),
         ("feature", "feature: does not", "markers", {"marker": _still("circle-open", INK, 11)}),
         *((own.name, own.title, "markers", {"marker": _still(own.mark, own.color, 7)}) for own in RIVALS),
         ("spread", "spread over draws", "lines", {"line": _PALE}),
