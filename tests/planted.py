@@ -130,3 +130,9 @@ class Lock:
             self.g.set_state(noise)  # the same noise: nothing else is exchanged
             exchanged[name] = self.keys(other)
         return query, key, exchanged, z
+
+
+def swap(original, target, projector):
+    """The paper's swap by hand, to compare with."""
+    change = (target - original) @ projector.mT
+    return original + change, target - change

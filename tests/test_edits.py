@@ -8,21 +8,46 @@ from hypothesis import strategies as st
 from planted import Lock, basis_change, orthonormal
 from qkprism import Edit, Head, QKPrismError, decompose_vector_sets
 from qkprism.core.conditions import METHODS, Condition, Conditions, combined, layer_conditions, methods_of
-from qkprism.core.edits import ablate, replace, steer, swap
+from qkprism.core.edits import DELTAS, KINDS
+from qkprism.core.intervention import Attending, key_changes, measure_edits, query_changes
 from qkprism.core.metrics import key_covariance
+from qkprism.core.projectors import Subspace
+
+HEAD = Head(0, 0)
 
 
-def projector(d, rank, g):
-    """An oblique projector of this rank."""
+def oblique_subspace(d, rank, g):
+    """A subspace of this rank with an oblique projector."""
     a = torch.randn(d, d, generator=g, dtype=torch.float64)
     basis = orthonormal(d, rank, g)
-    return a @ basis @ basis.T @ torch.linalg.inv(a)
+    return Subspace(a @ basis, basis.T @ torch.linalg.inv(a))
 
 
 def drawn(seed, d=8, rank=3, n=5):
     g = torch.Generator().manual_seed(seed)
     vectors = torch.randn(3, n, d, generator=g, dtype=torch.float64)
-    return *vectors, projector(d, rank, g)
+    return *vectors, oblique_subspace(d, rank, g)
+
+
+def swap(a, b, space):
+    change = Edit().change(a, HEAD, space, partner=b)
+    return a + change, b + Edit().of_target(change)
+
+
+def edited(edit, vector, space):
+    return vector + edit.change(vector, HEAD, space)
+
+
+def ablate(vector, space):
+    return edited(Edit("ablate"), vector, space)
+
+
+def replace(vector, other, space):
+    return torch.stack([edited(Edit("replace", vector=y), x, space) for x, y in zip(vector, other, strict=True)])
+
+
+def steer(vector, other, space, amount):
+    return edited(Edit("steer", vector=other, amount=amount), vector, space)
 
 
 @settings(max_examples=30, deadline=None)
@@ -36,41 +61,119 @@ def test_swap__twice_is_the_identity(seed, rank):
 
 def test_swap__empty_basis_does_nothing_and_full_basis_swaps_the_whole_key():
     a, b, _, _ = drawn(0)
-    nothing = swap(a, b, torch.zeros(8, 8).double())
+    eye = torch.eye(8).double()
+    nothing = swap(a, b, Subspace(eye[:, :0], eye[:0]))
     assert torch.equal(nothing[0], a)
     assert torch.equal(nothing[1], b)
-    whole = swap(a, b, torch.eye(8).double())
+    whole = swap(a, b, Subspace(eye, eye))
     assert torch.allclose(whole[0], b)
     assert torch.allclose(whole[1], a)
 
 
 def test_swap__exchanges_coordinates_and_leaves_the_rest():
-    a, b, _, p = drawn(1)
-    x, y = swap(a, b, p)
-    rest = torch.eye(8).double() - p
+    a, b, _, space = drawn(1)
+    x, y = swap(a, b, space)
+    p, rest = space.projector, torch.eye(8).double() - space.projector
     assert torch.allclose(x @ p.T, b @ p.T)
     assert torch.allclose(x @ rest.T, a @ rest.T)
     assert torch.allclose(y @ p.T, a @ p.T)
 
 
 def test_ablate__leaves_nothing_in_the_subspace_and_is_idempotent():
-    a, _, _, p = drawn(2)
-    assert (ablate(a, p) @ p.T).abs().max() < 1e-9
-    assert torch.allclose(ablate(ablate(a, p), p), ablate(a, p))
+    a, _, _, space = drawn(2)
+    assert (ablate(a, space) @ space.projector.T).abs().max() < 1e-9
+    assert torch.allclose(ablate(ablate(a, space), space), ablate(a, space))
 
 
 def test_replace__takes_the_coordinates_and_is_half_a_swap():
-    a, b, c, p = drawn(3)
-    assert torch.allclose(replace(a, b, p), swap(a, b, p)[0])
-    assert torch.allclose(replace(replace(a, b, p), c, p), replace(a, c, p))
-    assert torch.allclose(replace(a, torch.zeros_like(a), p), ablate(a, p))
+    a, b, c, space = drawn(3)
+    assert torch.allclose(replace(a, b, space), swap(a, b, space)[0])
+    assert torch.allclose(replace(replace(a, b, space), c, space), replace(a, c, space))
+    assert torch.allclose(replace(a, torch.zeros_like(a), space), ablate(a, space))
 
 
 def test_steer__adds_up_and_stays_in_the_subspace():
-    a, b, _, p = drawn(4)
-    assert torch.allclose(steer(steer(a, b, p, 1.5), b, p, 0.5), steer(a, b, p, 2.0))
-    outside = torch.eye(8).double() - p
-    assert torch.allclose(steer(a, b, p, 3.0) @ outside.T, a @ outside.T)
+    a, b, _, space = drawn(4)
+    assert torch.allclose(steer(steer(a, b[0], space, 1.5), b[0], space, 0.5), steer(a, b[0], space, 2.0))
+    outside = torch.eye(8).double() - space.projector
+    assert torch.allclose(steer(a, b[0], space, 3.0) @ outside.T, a @ outside.T)
+    along = edited(Edit("steer", direction=2, amount=3.0), a, space)
+    assert torch.allclose(along, a + 3 * space.basis[:, 2])
+    assert torch.equal(edited(Edit("steer", direction=3), a, space), a)  # it has no fourth direction
+
+
+VECTOR = torch.linspace(-1, 1, 16).double()
+EDITS = [
+    Edit("swap"),
+    *(
+        Edit(kind, side=side, **options)
+        for side in ("key", "query")
+        for kind, options in (
+            ("ablate", {}),
+            ("replace", {"vector": VECTOR}),
+            ("steer", {"vector": VECTOR, "amount": 0.7}),
+            ("steer", {"direction": 2, "amount": 2.0}),
+        )
+    ),
+]
+
+
+def by_hand(edit, vector, partner, basis, dual):
+    """An edited vector, from the definitions."""
+    p = basis @ dual
+    lead = basis[:, edit.direction] if edit.direction < basis.shape[1] else torch.zeros(len(basis)).double()
+    y = lead if edit.vector is None else edit.vector
+    return {
+        "swap": lambda: vector + (partner - vector) @ p.T,
+        "ablate": lambda: vector - vector @ p.T,
+        "replace": lambda: vector + (y - vector) @ p.T,
+        "steer": lambda: vector + edit.amount * (p @ y),
+    }[edit.kind]()
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda e: f"{e}{'' if e.vector is None else ' vector'}")
+def test_edits__predicted_logits_are_those_of_edited_vectors(conditions, edit):
+    """For every kind, side and condition: of the vectors by hand, of those `change` gives, and of the attention."""
+    g = torch.Generator().manual_seed(0)
+    query, key = torch.randn(6, 16, generator=g).double(), torch.randn(6, 5, 16, generator=g).double()
+    scene = Attending(query, key, torch.zeros(6).long(), torch.full((6,), 2)).scene(slice(None), 0.3)
+    changes = (key_changes if edit.side == "key" else query_changes)(scene, {HEAD: conditions}, edit)
+    measured = measure_edits(scene, {HEAD: conditions}, edit)
+    for i in range(len(conditions.names)):
+        space, new, asked = conditions.subspace(i), key.clone(), query
+        if edit.side == "query":
+            asked = by_hand(edit, query, None, space.dual.T, space.basis.T)
+            assert torch.allclose(asked, query + edit.change(query, HEAD, space.mT), atol=1e-9)
+        else:
+            pair = key[:, 0], key[:, 2]
+            new[:, 0] = by_hand(edit, *pair, space.basis, space.dual)
+            if edit.kind == "swap":
+                new[:, 2] = by_hand(edit, *pair[::-1], space.basis, space.dual)
+            change = edit.change(pair[0], HEAD, space, partner=pair[1])
+            assert torch.allclose(new[:, 0], key[:, 0] + change, atol=1e-9)
+            assert torch.allclose(new[:, 2], key[:, 2] + edit.of_target(change), atol=1e-9)
+        logits, before = (torch.einsum("nd,ntd->nt", *pair) for pair in ((asked, new), (query, key)))
+        grown = changes[i, :, 0] if edit.side == "query" else changes[i]
+        expected = logits - before if edit.side == "query" else (logits - before)[:, :1]
+        assert torch.allclose(grown, expected, atol=1e-8)
+        attention = torch.softmax(0.3 * logits, -1)
+        assert torch.allclose(measured[0, :, 0, i], attention[:, 0], atol=1e-9)
+        assert torch.allclose(measured[1, :, 0, i], attention[:, 2], atol=1e-9)
+
+
+@pytest.mark.parametrize("side", ["key", "query"])
+def test_edits__an_unknown_kind_is_refused_wherever_an_edit_is_made(conditions, side):
+    assert tuple(DELTAS) == KINDS
+    with pytest.raises(QKPrismError, match="'twirl' is not an edit"):
+        Edit("twirl")
+    edit = Edit("ablate", side=side)
+    object.__setattr__(edit, "kind", "twirl")
+    query, key = torch.randn(2, 16), torch.randn(2, 3, 16)
+    scene = Attending(query, key, torch.zeros(2).long(), torch.ones(2).long()).scene(slice(None), 1.0)
+    with pytest.raises(QKPrismError, match="'twirl' is not an edit"):
+        measure_edits(scene, {HEAD: conditions}, edit)
+    with pytest.raises(QKPrismError, match="'twirl' is not an edit"):
+        edit.change(query, HEAD, conditions.subspace(0))
 
 
 @pytest.mark.parametrize(
@@ -145,15 +248,13 @@ def test_conditions__meet_is_the_bilinear_form_of_each_projector(conditions):
 
 
 def test_conditions__one_direction_of_each_subspace(conditions):
-    q = torch.randn(4, 16).double()
     for direction in (0, 4):
-        along_key, along_query = conditions.along_key(q, direction), conditions.along_query(q, direction)
+        on_keys, on_queries = conditions.leads(direction), conditions.mT.leads(direction)
         for i, rank in enumerate(conditions.ranks):
-            space = conditions.subspace(i)
-            key = space.basis[:, direction] if rank > direction else torch.zeros(16).double()
-            query = space.dual[direction] if rank > direction else torch.zeros(16).double()
-            assert torch.allclose(along_key[:, i], q @ key)
-            assert torch.allclose(along_query[:, i], q @ query)
+            space, nothing = conditions.subspace(i), torch.zeros(16).double()
+            assert torch.equal(on_keys[i], space.basis[:, direction] if rank > direction else nothing)
+            assert torch.equal(on_queries[i], space.dual[direction] if rank > direction else nothing)
+            assert torch.equal(on_keys[i], space.lead(direction))
 
 
 def test_conditions__columns_that_subspaces_share_are_kept_once(features):

@@ -12,10 +12,11 @@ import torch
 
 from drawn import note, one, traces
 from qkprism import QKPrismError
+from qkprism.controls import BY_NAME, CONTROLS, RIVALS, SHARED
 from qkprism.core.attribution import POSITION_BIAS, RESIDUAL, SOFT_CAP, Attribution, Attributions
 from qkprism.core.conditions import METHODS
 from qkprism.core.conditions import combined as combinations_of
-from qkprism.core.effects import GIVEN, TITLES, Effects, Entry
+from qkprism.core.effects import GIVEN, Effects, Entry
 from qkprism.core.rows import MEASURES as ROW_MEASURES
 from qkprism.core.validation import Check, Validation
 from qkprism.figures.attribution import (
@@ -26,7 +27,7 @@ from qkprism.figures.attribution import (
     term_color,
 )
 from qkprism.figures.attributions import attributions_figure
-from qkprism.figures.effects import CONTROLS, LINES, MEASURES, effects_figure, is_combination, shown_heads
+from qkprism.figures.effects import ALL_EVIDENCE, MEASURES, effects_figure, is_combination, shown_heads
 from qkprism.figures.theme import FEATURE_COLORS, INK, axis, feature_color, number
 from qkprism.figures.validation import METHOD_COLORS, series_of, validation_figure
 from qkprism.pipeline.outcomes import MEASURES as OUTCOME_MEASURES
@@ -44,11 +45,11 @@ def effects_of(names=("order", "lexical"), methods=("contrast", "raw"), heads=("
         entries += [
             Entry(target, "+".join(group), method, control)
             for method in methods
-            for control in ("feature", *(mark.control for mark in CONTROLS))
+            for control in ("feature", *(rival.name for rival in RIVALS))
             for group in combinations_of(names)
         ]
     size, g = (len(entries), len(heads)), torch.Generator().manual_seed(0)
-    draws = torch.tensor([10 if e.control in ("permuted", "keys", "gaussian") else 1 for e in entries])
+    draws = torch.tensor([10 if BY_NAME[e.control].drawn else 1 for e in entries])
     return Effects(
         entries=tuple(entries),
         heads=tuple(heads),
@@ -57,7 +58,8 @@ def effects_of(names=("order", "lexical"), methods=("contrast", "raw"), heads=("
         values=torch.rand(len(ROW_MEASURES), *size, generator=g, dtype=torch.float64),
         errors=0.1 * torch.rand(len(ROW_MEASURES), *size, generator=g, dtype=torch.float64),
         spread=torch.where(draws[:, None] > 1, torch.rand(size, generator=g, dtype=torch.float64), NAN),
-        highest=torch.rand(size, generator=g, dtype=torch.float64),
+        gains=torch.rand(size, generator=g, dtype=torch.float64),
+        gain_errors=torch.full(size, 0.2, dtype=torch.float64),
         advantage=2.0 + torch.rand(size, generator=g, dtype=torch.float64),
         advantage_error=torch.full(size, 0.1, dtype=torch.float64),
         ranks=torch.arange(size[0])[:, None].expand(size),
@@ -153,9 +155,7 @@ def finite_ranges(fig):
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 
-def test_effects_figure__knows_every_control_and_measure():
-    titles = {mark.control: mark.title for mark in CONTROLS} | {key: title for key, (title, _) in LINES.items()}
-    assert titles | {"feature": "feature"} == TITLES
+def test_effects_figure__knows_every_measure():
     assert set(MEASURES) == {*ROW_MEASURES, *OUTCOME_MEASURES}
 
 
@@ -165,11 +165,11 @@ def test_effects_figure__marks_carry_means_and_errors(measure):
     fig = effects.plot(measure)
     at = effects.measures.index(measure)
     groups = [(f, m) for m in effects.methods for f in effects.features]
-    for control, title in TITLES.items():
-        if control in LINES:
+    for control in CONTROLS:
+        if control.shared:
             continue
-        rows = [effects.entries.index(Entry(GIVEN, f, m, control)) for f, m in groups]
-        drawn = [t for t in traces(fig, name=title, legendgroup=control) if t.y[0] is not None]
+        rows = [effects.entries.index(Entry(GIVEN, f, m, control.name)) for f, m in groups]
+        drawn = [t for t in traces(fig, name=control.title, legendgroup=control.name) if t.y[0] is not None]
         for head, trace in enumerate(drawn):
             assert list(trace.y) == effects.values[at, rows, head].tolist()
             assert list(trace.error_y.array) == effects.errors[at, rows, head].tolist()
@@ -181,9 +181,9 @@ def test_effects_figure__marks_carry_means_and_errors(measure):
 def test_effects_figure__lines_are_no_edit_and_whole_key():
     effects = effects_of()
     fig = effects_figure(effects, "shift", GIVEN)
-    for control, (title, _) in LINES.items():
-        row = effects.entries.index(Entry(GIVEN, "", "", control))
-        drawn = [trace for trace in traces(fig, name=title) if len(trace.x) > 1]
+    for end in SHARED:
+        row = effects.entries.index(Entry(GIVEN, "", "", end.name))
+        drawn = [trace for trace in traces(fig, name=end.title) if len(trace.x) > 1]
         assert len(drawn) == 2
         for head, trace in enumerate(drawn):
             assert set(trace.y) == {float(effects.values[2, row, head])}
@@ -196,7 +196,21 @@ def test_effects_figure__features_have_their_colours_and_combinations_ink():
     assert list(trace.marker.color) == [FEATURE_COLORS[0], FEATURE_COLORS[1], INK] * 2
 
 
-def test_effects_figure__filled_only_if_all_controls_are_beaten():
+def test_effects_figure__gaussian_draws_fill_no_mark():
+    effects = effects_of()
+    effects.spread.mul_(0.1)
+    effects.advantage[[entry.control == "gaussian" for entry in effects.entries]] = -1.0
+    assert set(traces(effects.plot(), name="feature")[0].marker.symbol) == {"circle"}
+    effects.advantage[:] = -1.0
+    effects.advantage[[entry.control == "gaussian" for entry in effects.entries]] = 9.0
+    fig = effects.plot()
+    assert set(traces(fig, name="feature")[0].marker.symbol) == {"circle-open"}
+    assert ALL_EVIDENCE == "permuted labels, key draws and key PCA"
+    assert f"beats {ALL_EVIDENCE} by more than two" in note(fig, "caption").replace("<br>", " ")
+    assert "Gaussian draws count for nothing" in note(fig, "caption").replace("<br>", " ")
+
+
+def test_effects_figure__filled_only_if_all_evidence_is_beaten():
     effects = effects_of()
     effects.spread.mul_(0.1)
     row = effects.entries.index(Entry(GIVEN, "lexical", "raw", "pca"))
@@ -225,6 +239,7 @@ def test_effects_figure__hover_tells_every_number():
     assert f"rank {row}, n = 77, mean over 10 draws" in text
     assert f"standard deviation {number(float(effects.spread[row, 1]))}" in text
     assert number(float(effects.advantage[row, 1]), 0.1) in text
+    assert f"gain over no edit in shift: {number(float(effects.gains[row, 1]), 0.2)}" in text
 
 
 def test_effects_figure__menu_shows_what_a_figure_of_that_measure_shows():
@@ -241,11 +256,11 @@ def test_effects_figure__menu_shows_what_a_figure_of_that_measure_shows():
     assert fig.layout.updatemenus[0].active == effects.measures.index("shift")
 
 
-def test_effects_figure__many_heads_are_those_with_the_largest_advantage():
+def test_effects_figure__many_heads_are_those_with_the_largest_gain():
     effects = effects_of(names=("order",), methods=("raw",), heads=[f"L{i}H0" for i in range(20)])
     row = effects.entries.index(Entry(GIVEN, "order", "raw", "feature"))
-    effects.advantage[row] = torch.arange(20.0)
-    effects.advantage[row, 19] = NAN
+    effects.gains[row] = torch.arange(20.0)
+    effects.gains[row, 19] = NAN
     assert shown_heads(effects, GIVEN) == list(range(7, 19))
     fig = effects.plot()
     assert "Drawn: 12 of 20 heads" in note(fig, "caption")
@@ -287,7 +302,7 @@ def test_effects_figure__axis_has_all_marks_and_zero_if_it_is_near(low, high, ze
 
 def test_effects_figure__nan_and_hostile_names_do_not_break_it():
     effects = effects_of(names=(EVIL, "b"), heads=("L1H2",))
-    for name in ("values", "errors", "spread", "highest", "advantage", "advantage_error"):
+    for name in ("values", "errors", "spread", "gains", "gain_errors", "advantage", "advantage_error"):
         getattr(effects, name)[:] = NAN
     hostile = replace(effects, provenance={"model": EVIL, "contrast": EVIL}, notes=(EVIL,) * 9, edit=EVIL)
     fig = hostile.plot()

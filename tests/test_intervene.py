@@ -4,6 +4,8 @@ import functools
 import threading
 import weakref
 from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ import torch
 from transformers import DynamicCache, RobertaForCausalLM
 
 import qkprism as qk
+from planted import swap
 from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
 from qkprism.capture import sites_of
 from qkprism.contrasts import Span, Text
+from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE
 from qkprism.core.conditions import Condition
-from qkprism.core.edits import swap
 from qkprism.models import continuation
 from qkprism.models.blocks import skipping
 from qkprism.models.caches import cache_with_room, forked
@@ -160,13 +163,11 @@ def test_intervene__further_edits_are_those_of_the_really_edited_model(llama, ow
                 def change(call, head=head, space=space, o=o, row=encoded[i].text.query):
                     if edit.side == "query":
                         query = call.query[:, head.index].double()
-                        query[:, row] = edit.changed(
-                            query[:, row], space.projector.mT, head, space.dual[edit.direction]
-                        )
+                        query[:, row] += edit.change(query[:, row], head, space.mT)
                         call.edit_head(head.index, query=query.float(), rows=torch.tensor([row]))
                     else:
                         key = call.key[:, call.kv_head(head.index)].double()
-                        key[:, o] = edit.changed(key[:, o], space.projector, head, space.basis[:, edit.direction])
+                        key[:, o] += edit.change(key[:, o], head, space)
                         call.edit_head(head.index, key=key.float(), rows=torch.tensor([row]))
 
                 measured = edited_attention(llama, encoded[i], head, change) if space.rank else None
@@ -186,7 +187,8 @@ def test_intervene__batches_and_order_change_nothing(llama, own):
     ):
         assert torch.allclose(whole.values, other.values, atol=1e-6)
         assert torch.allclose(whole.errors, other.errors, atol=1e-6)
-        assert torch.allclose(whole.advantage, other.advantage, atol=1e-6)
+        assert torch.allclose(whole.advantage, other.advantage, atol=1e-6, equal_nan=True)
+        assert torch.allclose(whole.gains, other.gains, atol=1e-6)
 
 
 def test_intervene__full_swap_exchanges_the_attention_and_none_leaves_it(llama, own):
@@ -207,8 +209,23 @@ def test_intervene__is_the_mean_over_single_examples_with_its_error(llama, own):
     each = torch.stack([s.values[:, :given] for s in single])
     assert torch.allclose(whole.values[:, :given], each.mean(0), atol=1e-6)
     assert torch.allclose(whole.errors[:, :given], each.std(0) / 12**0.5, atol=1e-6)
-    advantage = torch.stack([s.advantage[:given] for s in single])
-    assert torch.allclose(whole.advantage_error[:given], advantage.std(0) / 12**0.5, atol=1e-6)
+    for name, error in (("advantage", whole.advantage_error), ("gains", whole.gain_errors)):
+        differences = torch.stack([getattr(s, name)[:given] for s in single])
+        assert torch.allclose(error[:given], differences.std(0) / 12**0.5, atol=1e-6, equal_nan=True)
+
+
+def test_effects__a_gain_is_paired_for_every_control(llama, own):
+    """Against the plain computation from single examples: the error is that of the differences to no edit."""
+    test = examples(10, seed=5)
+    whole = qk.intervene(llama, test, own, draws=2, progress=False)
+    single = [qk.intervene(llama, item, own, draws=2, progress=False) for item in test]
+    for control in CONTROLS:
+        where = {"head": "L1H0", "control": control.name} | ({} if control.shared else {"feature": "boxes"})
+        moved = torch.tensor([s.value("shift", **where)[0] for s in single], dtype=torch.float64)
+        still = torch.tensor([s.value("shift", head="L1H0", control="none")[0] for s in single], dtype=torch.float64)
+        gain, error = whole.gain(**where)
+        assert gain == pytest.approx(float((moved - still).mean()), abs=1e-6)
+        assert error == pytest.approx(float((moved - still).std()) / 10**0.5, abs=1e-6)
 
 
 def test_intervene__weights_count(llama, own):
@@ -257,15 +274,63 @@ def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
     frame = found.to_frame()
     assert set(frame.control) == {"feature", "permuted", "keys", "gaussian", "pca", "full", "none"}
     assert set(frame[frame.control == "keys"].draws) == {3}
+    assert {entry.control for entry in found.entries} == {control.name for control in CONTROLS}
     for sentence in found.verdict():
-        assert "permuted labels" in sentence
-        assert "beat" in sentence
+        told, weak = sentence.split("; no evidence (noise beats it too): ")
+        assert "beat" in told
+        assert all(control.title in told for control in EVIDENCE)
+        assert weak.startswith(BY_NAME["gaussian"].title)
+        assert "Gaussian" not in told
+    for row in found.beats():
+        assert row["threshold"] == 2 * row["error"]
+        assert row["beaten"] == (row["advantage"] > row["threshold"])
+        assert row["evidence"] == (row["control"] != "gaussian")
+    assert (found.edit, found.title) == ("swap", "swap keys")
     with pytest.raises(QKPrismError, match="There is no effect for L9H9"):
         found.value("shift", head="L9H9", feature="boxes")
     with pytest.raises(QKPrismError, match="was not measured"):
         found.value("speed", head=HEADS[0])
     with pytest.raises(QKPrismError, match="There is no effect of 'colour'"):
         found.value("shift", head=HEADS[0], feature="colour")
+
+
+def told_of(effects, **changes):
+    """The sentence of one feature after some numbers of it were changed: by control, gain and error."""
+    found = replace(effects, gains=effects.gains.clone(), gain_errors=effects.gain_errors.clone())
+    for control, (gain, error) in changes.items():
+        at = found.entries.index(("given", *(("", "") if BY_NAME[control].shared else ("boxes", "contrast")), control))
+        found.gains[at], found.gain_errors[at] = gain, error
+    return next(s for s in found.verdict() if s.startswith("L1H0 boxes (rank 2, contrast):"))
+
+
+def test_effects__a_share_of_the_whole_key_only_where_both_move_attention_to_the_target(llama, own):
+    found = qk.intervene(llama, examples(5, seed=2), own, draws=1, progress=False)
+    assert ", 50% of the whole key" in told_of(found, feature=(0.1, 0.01), full=(0.2, 0.01))
+    for feature, full in ((-0.1, -0.2), (0.1, -0.2), (-0.1, 0.2), (0.1, 0.01)):
+        for edit in ("swap", "steer"):
+            told = told_of(replace(found, edit=edit), feature=(feature, 0.01), full=(full, 0.01))
+            assert "of the whole key" not in told
+
+
+def test_effects__only_a_steer_may_beat_a_control_the_other_way(llama, own):
+    found = qk.intervene(llama, examples(5, seed=2), own, draws=1, progress=False)
+    found = replace(found, gains=-found.gains.abs() - 1, advantage=-found.advantage.abs() - 1)
+    found.advantage_error[:] = 0.1
+    assert {row["beaten"] for row in replace(found, spread=0 * found.spread).beats()} == {False}
+    steered = replace(found, spread=torch.zeros_like(found.spread), edit="steer", title="a name that says nothing")
+    assert {row["beaten"] for row in steered.beats()} == {True}
+
+
+@pytest.mark.parametrize("outcome", ["attention", "logits"])
+def test_effects__one_example_has_no_error_and_says_so(llama, own, outcome):
+    found = qk.intervene(llama, examples(1, seed=2), own, draws=2, outcome=outcome, progress=False)
+    for sentence in found.verdict():
+        assert "nan" not in sentence
+        assert "beat" not in sentence
+        assert sentence.endswith("one example has no standard error, so it is not compared with controls.")
+    assert any(note.startswith("One example has") for note in found.notes)
+    several = qk.intervene(llama, examples(2, seed=2), own, draws=2, outcome=outcome, progress=False)
+    assert not any(note.startswith("One example has") for note in several.notes)
 
 
 # The effect on the output
@@ -459,6 +524,85 @@ def test_outcome__answers_are_the_keys_or_their_label(llama, own):
         qk.intervene(llama, [answered(text, ["AB", "B"])], own, **options)
     with pytest.raises(QKPrismError, match="the same answer"):
         qk.intervene(llama, [answered(text, ["A", "A"])], own, **options)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_outcome__halves_a_batch_that_does_not_fit_and_adds_nothing_twice(llama, own, monkeypatch, cached):
+    if not cached:
+        monkeypatch.setattr(outcomes, "cache_is_exact", lambda *_: False)
+    test = examples(9, seed=12)
+    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    expected = qk.intervene(llama, test, own, **options)
+    logits, sizes = Continuation.logits, []
+
+    def small_memory(self, visit=None, layers=None):
+        sizes.append(len(self.batch.examples))
+        found = logits(self, visit, layers)
+        if len(self.batch.examples) > 2 and (visit is not None or len(sizes) % 2):
+            raise torch.OutOfMemoryError("out of memory")
+        return found
+
+    monkeypatch.setattr(Continuation, "logits", small_memory)
+    found = qk.intervene(llama, test, own, **options)
+    assert max(sizes) > 2
+    assert sizes[-1] <= 2
+    assert torch.equal(found.n, expected.n)
+    assert torch.allclose(found.values, expected.values, atol=1e-5, equal_nan=True)
+    assert torch.allclose(found.gain_errors, expected.gain_errors, atol=1e-5, equal_nan=True)
+    monkeypatch.setattr(Continuation, "logits", lambda *_: raise_memory())
+    with pytest.raises(QKPrismError, match=r"a single example of \d+ tokens does not fit in memory"):
+        qk.intervene(llama, test[:1], own, **options)
+
+
+def raise_memory():
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def test_outcome__progress_counts_every_edited_text_once_also_after_halving(llama, own, monkeypatch):
+    test, ticks = examples(5, seed=12), []
+    start = Continuation.start.__func__
+
+    def small_memory(cls, model, examples, **options):
+        if len(examples) > 2 and ticks:
+            raise_memory()
+        return start(cls, model, examples, **options)
+
+    @contextmanager
+    def counting(total, *_):
+        ticks.append(0)
+        yield ticks.append
+        assert sum(ticks) == total
+
+    monkeypatch.setattr(outcomes, "bar", counting)
+    monkeypatch.setattr(Continuation, "start", classmethod(small_memory))
+    qk.intervene(llama, test, own, outcome="logits", methods=["contrast"], draws=1)
+    assert len(ticks) > 3
+
+
+def test_outcome__answers_that_the_model_hardly_gives_are_noted(llama, own, monkeypatch):
+    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    found = qk.intervene(llama, examples(3, seed=12), own, **options)
+    before = found.value("probability_original", head=found.heads[0], control="none")[0]
+    assert before < 0.05
+    assert any(f"the original answers a probability of {before:.2g}" in note for note in found.notes)
+    monkeypatch.setattr(outcomes, "HARDLY", before)
+    assert not any("probability" in note for note in qk.intervene(llama, examples(3, seed=12), own, **options).notes)
+
+
+def test_outcome__nan_is_one_sentence():
+    model = load("llama", tie_word_embeddings=False)
+    options = {"outcome": "logits", "methods": ["raw"], "draws": 1, "progress": False}
+    own = qk.decompose(model, contrasts(20), heads=["L0H1"], rank=1, progress=False)
+    huge = Edit("steer", side="query", amount=1e38, vector=[1.0] * 8)
+    with pytest.raises(
+        QKPrismError, match=r"example \d: .*float32\) predicts NaN or infinity after the edit \(steer queries"
+    ):
+        qk.intervene(model, examples(2), own, edit=huge, **options)
+    with torch.no_grad():
+        model.hf.lm_head.weight[3] = torch.nan
+    own = qk.decompose(model, contrasts(20), heads=["L0H1"], rank=1, progress=False)
+    with pytest.raises(QKPrismError, match=r"example \d: the output layer of .* gives NaN or infinity"):
+        qk.intervene(model, examples(2), own, **options)
 
 
 # Bad input

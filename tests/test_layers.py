@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
     ["errors", "memory"],
-    ["heads", "runs"],
+    ["heads", "runs", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     ["markup", "contrasts"],
     [

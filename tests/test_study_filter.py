@@ -22,6 +22,7 @@ from qkprism.page.filter import (
     filter_report,
     held_out,
     moves,
+    moves_much_less,
     moves_not_all,
     rank_of_one_query,
     share_of_whole,
@@ -144,6 +145,17 @@ def test_verdicts__need_gains_beyond_two_errors():
     assert share_of_whole(gains(0.1), gains(0.0)).startswith("no share")
 
 
+def test_moves_much_less__is_judged_by_what_random_subspaces_move():
+    for random, span, how in (
+        ((0.05, 0.01), (0.5, 0.02), "agrees"),
+        ((0.2, 0.01), (0.5, 0.02), "differs"),
+        ((0.12, 0.01), (0.5, 0.02), "not clear"),
+        ((0.0, 0.01), (0.01, 0.02), "not clear"),
+    ):
+        assert moves_much_less([Gain(*random)], [Gain(*span)]) == how
+    assert moves_much_less([Gain(0.05, 0.01)] * 2, [Gain(0.5, 0.02), Gain(0.1, 0.01)]) == "differs"
+
+
 def test_rank_of_one_query__says_what_was_measured():
     nearly, varies = rank_of_one_query(0.998, 0.9999), rank_of_one_query(0.6, 0.9999)
     assert "makes 99.80% to 99.99% of the energy of dC" in nearly
@@ -160,13 +172,11 @@ def test_scope__a_gain_is_beyond_no_edit_and_its_error_that_of_the_difference(ru
             assert before > 0.01
             for group, control in (("pooled", "feature"), (scope.span, "feature"), ("", "full"), ("pooled", "pca")):
                 after = scope.effects.value("shift", head=head, feature=group, control=control)[0]
-                assert scope.gain(head, group, control) == pytest.approx(after - before, abs=1e-12)
-                if control == "pca":
-                    continue
+                gain, error = scope.gain(head, group, control)
+                assert gain == pytest.approx(after - before, abs=1e-9)
                 row = frame[(frame["head"] == str(head)) & (frame.feature == group) & (frame.control == control)]
-                assert float(row.advantage.iloc[0]) == pytest.approx(after - before, abs=1e-9)
-                assert scope.gain_error(head, group, control) == float(row.advantage_error.iloc[0])
-            assert scope.gain(head, "", "none") == 0
+                assert (gain, error) == (float(row.gain.iloc[0]), float(row.gain_error.iloc[0]))
+            assert scope.gain(head, "", "none") == (0, 0)
 
 
 def test_filter__tables_agree_with_the_plain_computation(run):

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall
 from qkprism.models.model import Model
+from qkprism.models.probe import evaluating
 from qkprism.models.tap import Tap, TapName
 from tiny import TOKENS, batch, one_thread, text_batch, tiny  # noqa: F401
 
@@ -417,3 +418,58 @@ def test_call__is_built_from_plain_arguments() -> None:
     # An eager function that is given no mask sees everything.
     call.implementation = "eager"
     assert call.logits().isfinite().all()
+
+
+# --- training flags -------------------------------------------------------------------------------------------------
+
+
+def test_evaluating__lasts_until_the_last_of_two_threads_is_done() -> None:
+    hf = tiny("llama", attention_dropout=0.5).train()
+    hf.model.norm.eval()  # flags of its own come back too
+    before = [module.training for module in hf.modules()]
+    model, inputs = Model.wrap(hf), text_batch(hf)
+    assert [module.training for module in hf.modules()] == before
+    alone = model.run(**inputs, logits=True)
+    first_in, second_in, first_out = (threading.Event() for _ in range(3))
+    seen: list[object] = []
+
+    def first() -> None:
+        with evaluating(hf):
+            first_in.set()
+            second_in.wait(10)
+        first_out.set()
+
+    def second() -> None:
+        first_in.wait(10)
+        with evaluating(hf):
+            second_in.set()
+            first_out.wait(10)
+            seen.append(any(module.training for module in hf.modules()))
+            seen.append(hf(**inputs).logits.detach())
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen[0] is False
+    assert torch.allclose(seen[1], alone, atol=1e-5)
+    assert [module.training for module in hf.modules()] == before
+
+
+def test_run__two_threads_see_no_dropout_and_leave_the_flags() -> None:
+    hf = tiny("gpt2", attn_pdrop=0.5, resid_pdrop=0.5, embd_pdrop=0.5).train()
+    model, inputs = Model.wrap(hf), text_batch(hf)
+    alone, found = model.run(**inputs, logits=True), list[Tensor]()
+
+    def work() -> None:
+        found.extend(model.run(**inputs, logits=True) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 40
+    assert all(torch.allclose(logits, alone, atol=1e-5) for logits in found)
+    assert all(module.training for module in hf.modules())

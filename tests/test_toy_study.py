@@ -8,10 +8,10 @@ from statistics import mean
 import pytest
 import torch
 
+from planted import swap
 from qkprism import QKPrismError
 from qkprism.cli import main
 from qkprism.core.conditions import Condition
-from qkprism.core.edits import swap
 from qkprism.core.splitting import split_of
 from qkprism.figures.toy import toy_figures
 from qkprism.figures.toy_swap_wall import swap_wall

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate as running_sum
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -36,6 +37,7 @@ WIDEST = 1024  # tokens of a row that texts share: its mask is a square
 HELD = 16  # passes after which freed memory is given back: pieces of it would become too small to use, more and more
 
 Progress = Callable[[int], None]
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -46,20 +48,27 @@ class Batches:
     layers: Sequence[int]
     rope: Frame = "post"
     batch_size: int | None = None
+    budget: Mapping[str, int] = field(default_factory=lambda: TOKEN_BUDGET)  # tokens by kind of device
     scale: float = field(default=1.0, init=False)
     done: int = field(default=0, init=False)  # passes
 
     def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
         """Run examples, those with most tokens first; each batch comes out when its pass is complete."""
-        waiting = [list(examples)] if examples else []
         in_rows = self._share(examples)
+        return self.each(examples, lambda fitting: self._pass(fitting, visit, in_rows), in_rows=in_rows)
+
+    def each(
+        self, examples: Sequence[EncodedExample], do: Callable[[list[EncodedExample]], Made], *, in_rows: bool = False
+    ) -> Iterator[Made]:
+        """What `do` makes of as many examples as fit at once; where memory runs out it is asked again for half."""
+        waiting = [list(examples)] if examples else []
         while waiting:
             first, *rest = self._split(waiting.pop(), in_rows)
             waiting.extend(reversed(rest))
             try:
-                yield self._pass(first, visit, in_rows)
+                yield do(first)
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+                if not out_of_memory(error):
                     raise
                 if len(first) == 1:
                     texts = len(first[0].texts)
@@ -85,7 +94,7 @@ class Batches:
         if self.batch_size is not None:
             halved = max(1, int(self.batch_size * self.scale)) if self.scale < 1 else self.batch_size
             return bucket(examples, batch_size=halved, in_rows=in_rows)
-        budget = TOKEN_BUDGET.get(self.model.device.type, TOKEN_BUDGET["cpu"])
+        budget = self.budget.get(self.model.device.type, self.budget["cpu"])
         return bucket(examples, token_budget=max(1, int(budget * self.scale)), in_rows=in_rows)
 
     def _pass(
@@ -112,7 +121,8 @@ class Batches:
         return batch
 
 
-def _out_of_memory(error: BaseException) -> bool:
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or on a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 

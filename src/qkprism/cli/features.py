@@ -175,7 +175,7 @@ def intervene(
 def _show_effects(effects: Any) -> None:
     frame = effects.to_frame()
     shown = ["head", "feature", "method", "control", "rank", *effects.measures]
-    title = f"{effects.edit}, {int(effects.n[0])} examples"
+    title = f"{effects.title}, {int(effects.n[0])} examples"
     print_table(frame[frame.target == "given"], shown, title)
     for sentence in effects.verdict():
         typer.echo(sentence)

@@ -6,12 +6,12 @@ A method says how the subspace of a feature becomes a projector:
     raw oblique   the same in the raw metric
     raw           the orthogonal projector on each feature's own key directions: the paper's
 
-Controls have the same metric and rank as the feature that they stand beside:
+Controls (`controls.py` has the table of them) have the same metric and rank as the feature that they stand beside:
 
     permuted      the same pipeline on sides that were dealt anew among the marked keys, or turned around at random
     keys          subspaces drawn from the covariance of the marked keys
-    gaussian      Gaussian subspaces: the paper's, weak because most directions of the key space are hardly used
-    pca           the leading principal directions of the marked keys: strong
+    gaussian      Gaussian subspaces
+    pca           the leading principal directions of the marked keys
     full, none    the whole key, and nothing
 """
 
@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from qkprism.controls import ControlName
 from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_covariances
 from qkprism.core.feature_set import Features
 from qkprism.core.metrics import Factor, factor, identity_like, key_covariance
@@ -37,7 +38,6 @@ from qkprism.heads import Head
 Method = Literal["contrast", "raw oblique", "raw"]
 METHODS: tuple[Method, ...] = get_args(Method)
 Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
-Control = Literal["feature", "permuted", "keys", "gaussian", "pca", "full", "none"]
 DRAWS = 10
 _ALONE = "the contrast metric needs two or more contrasts"
 ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
@@ -47,7 +47,7 @@ ALL_COMBINATIONS = 4  # features; with more than that only each alone and all to
 class Condition:
     """One thing that is edited: the feature itself or a control; `none` and `full` belong to no feature."""
 
-    control: Control
+    control: ControlName
     feature: str = ""
     method: str = ""
     draw: int = 0
@@ -89,31 +89,38 @@ class Conditions:
         kept = {name: self.subspace(i) for i, name in enumerate(self.names) if wanted(name)}
         return Conditions.of(kept, self.notes)
 
+    @property
+    def mT(self) -> Conditions:
+        """The same on the other side: projectors on queries."""
+        return Conditions(self.names, self.ranks, self.dual.mT, self.basis.mT, self.columns, self.notes)
+
     def meet(
         self, query: Float[Tensor, "*#row d_head"], key: Float[Tensor, "*#row d_head"]
     ) -> Float64[Tensor, "... condition"]:
         """q^T P k for the projector of every condition; the rows of queries and keys are broadcast."""
         terms = (query.double() @ self.basis.to(query.device)) * (key.double() @ self.dual.to(key.device).mT)
-        return self._gather(terms)
+        return self._gather(terms[..., self.columns.to(terms.device)])
 
-    def along_key(self, query: Float[Tensor, "*row d_head"], direction: int) -> Float64[Tensor, "*row condition"]:
-        """q^T v for one key direction v of every condition; 0 where it has fewer."""
-        return self._pick(query.double() @ self.basis.to(query.device), direction)
+    def meet_each(
+        self, query: Float[Tensor, "*row d_head"], key: Float[Tensor, "condition d_head"]
+    ) -> Float64[Tensor, "*row condition"]:
+        """q^T P k with a key of every condition's own."""
+        within = (self.dual[self.columns] * key.to(self.dual)[self._owner]).sum(-1).to(query.device)
+        return self._gather((query.double() @ self.basis.to(query.device))[..., self.columns] * within)
 
-    def along_query(self, key: Float[Tensor, "*row d_head"], direction: int) -> Float64[Tensor, "*row condition"]:
-        """u^T k for one query direction u of every condition; 0 where it has fewer."""
-        return self._pick(key.double() @ self.dual.to(key.device).mT, direction)
+    def leads(self, direction: int) -> Float64[Tensor, "condition d_head"]:
+        """One direction of every subspace; zeros where it has fewer."""
+        places = [int(own[direction]) if len(own) > direction else -1 for own in self.columns.split(self.ranks)]
+        return torch.cat([self.basis, torch.zeros_like(self.basis[:, :1])], 1)[:, places].mT
 
-    def _pick(self, terms: Float64[Tensor, "*row column"], direction: int) -> Float64[Tensor, "*row condition"]:
-        own = [
-            int(columns[direction]) if len(columns) > direction else -1 for columns in self.columns.split(self.ranks)
-        ]
-        return torch.cat([terms, torch.zeros_like(terms[..., :1])], -1)[..., own]
+    @property
+    def _owner(self) -> Int[Tensor, " place"]:
+        return torch.arange(len(self.ranks)).repeat_interleave(torch.tensor(self.ranks))
 
-    def _gather(self, terms: Float64[Tensor, "*row column"]) -> Float64[Tensor, "*row condition"]:
+    def _gather(self, terms: Float64[Tensor, "*row place"]) -> Float64[Tensor, "*row condition"]:
+        """The sum of the terms of every condition."""
         found = terms.new_zeros(*terms.shape[:-1], len(self.names))
-        owner = torch.arange(len(self.ranks)).repeat_interleave(torch.tensor(self.ranks))
-        return found.index_add_(-1, owner.to(terms.device), terms[..., self.columns.to(terms.device)])
+        return found.index_add_(-1, self._owner.to(terms.device), terms)
 
 
 def methods_of(features: Features, asked: Sequence[str] | None = None) -> tuple[Method, ...]:
@@ -263,7 +270,7 @@ def _drawn(
     normal = torch.randn(draws, len(within), most, generator=generator, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(within)
     root = vectors * values.clamp(min=0).sqrt()
-    drawn: dict[Control, Tensor] = {
+    drawn: dict[ControlName, Tensor] = {
         "keys": torch.linalg.qr(shared.inverse @ root @ normal)[0],
         "gaussian": torch.linalg.qr(shared.inverse @ normal)[0],
         "pca": torch.linalg.eigh(shared.inverse @ within @ shared.inverse.mT)[1].flip(-1)[None, :, :most],

@@ -1,54 +1,52 @@
-"""What an intervention does to vectors: pure functions on tensors (paper, section 4).
+"""What an intervention does to vectors (paper, section 4): every edit is x + P delta, with one delta for each kind.
 
-    swap      k_o + P (k_t - k_o)  and  k_t + P (k_o - k_t)     the paper's: exchange coordinates in the subspace of P
-    ablate    x - P x                                           project out
-    replace   x + P (y - x)                                     take the coordinates of y
-    steer     x + a P y                                         add a multiple of a direction of the subspace
+    swap      delta = k_t - k_o for the original key, and as much is taken from the target: the paper's
+    ablate    delta = -x                project out
+    replace   delta = y - x             take the coordinates of y
+    steer     delta = a y               add a multiple of y, or of a direction of the subspace
 
-P acts on keys; on queries it is P^T (give `projector.mT`). In logits an edit of one key adds q^T (its change).
+P acts on keys; on queries it is P^T (`subspace.mT`). An edit of one key adds q^T P delta to its logit, so vectors
+(`Edit.change`) and logits (`core/intervention.py`) are two uses of one delta.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 
 Kind = Literal["swap", "ablate", "replace", "steer"]
-KINDS: tuple[Kind, ...] = ("swap", "ablate", "replace", "steer")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Side = Literal["key", "query"]
 
 Vectors = Float[Tensor, "... d_head"]
-Projector = Float[Tensor, "d_head d_head"]
 
 
-def swap(original: Vectors, target: Vectors, projector: Projector) -> tuple[Vectors, Vectors]:
-    """Exchange the coordinates of two vectors in a subspace."""
-    change = (target - original) @ projector.mT
-    return original + change, target - change
+@dataclass(frozen=True)
+class Operands:
+    """What a delta is made of: the vector, the target of a swap, the y of the formulas; None where there is none."""
+
+    vector: Vectors
+    partner: Vectors | Any
+    other: Vectors | Any
+    amount: float
 
 
-def ablate(vector: Vectors, projector: Projector) -> Vectors:
-    """Project a subspace out."""
-    return vector - vector @ projector.mT
-
-
-def replace(vector: Vectors, other: Vectors, projector: Projector) -> Vectors:
-    """Give a vector the coordinates that another has in a subspace."""
-    return vector + (other - vector) @ projector.mT
-
-
-def steer(vector: Vectors, direction: Vectors, projector: Projector, amount: float) -> Vectors:
-    """Add a multiple of what a direction has in a subspace."""
-    return vector + amount * (direction @ projector.mT)
+DELTAS: Mapping[str, Callable[[Operands], Vectors]] = {
+    "swap": lambda x: x.partner - x.vector,
+    "ablate": lambda x: -x.vector,
+    "replace": lambda x: x.other - x.vector,
+    "steer": lambda x: x.amount * x.other,
+}
 
 
 @dataclass(frozen=True)
@@ -84,15 +82,32 @@ class Edit:
         if self.direction < 0:
             raise QKPrismError(f"direction={self.direction} is not possible. Directions count from 0.")
 
-    def changed(self, vector: Vectors, projector: Projector, head: Head, direction: Vectors) -> Vectors:
-        """A vector after an edit that needs no partner; `direction` is what `steer` adds where no vector is given."""
-        if self.kind == "ablate":
-            return ablate(vector, projector)
+    @property
+    def follows_subspace(self) -> bool:
+        """Whether it adds a direction of each subspace, and so another delta in each."""
+        return self.kind == "steer" and self.vector is None
+
+    def delta(
+        self, vector: Vectors, head: Head, *, partner: Vectors | None = None, lead: Vectors | None = None
+    ) -> Vectors:
+        """What is projected and added to a vector.
+
+        `partner` is the target that a swap exchanges it with; `lead` is what a steer without a vector follows.
+        """
+        if self.kind not in DELTAS:
+            raise QKPrismError(f"{self.kind!r} is not an edit. Use one of {', '.join(KINDS)}.")
         given = self.vector_of(head)
-        if self.kind == "replace":
-            assert given is not None  # refused above
-            return replace(vector, given.to(vector), projector)
-        return steer(vector, direction if given is None else given.to(vector), projector, self.amount)
+        other = lead if given is None else given.to(vector)
+        return DELTAS[self.kind](Operands(vector, partner, other, self.amount))
+
+    def change(self, vector: Vectors, head: Head, space: Subspace, *, partner: Vectors | None = None) -> Vectors:
+        """By how much an edit in a subspace changes a vector: P delta."""
+        delta = self.delta(vector, head, partner=partner, lead=space.lead(self.direction))
+        return delta @ space.projector.mT
+
+    def of_target(self, change: Tensor) -> Tensor:
+        """By how much the target changes, or its logit, where the original changes by `change`."""
+        return -change if self.kind == "swap" else torch.zeros_like(change)
 
     def vector_of(self, head: Head) -> Float[Tensor, " d_head"] | None:
         """The vector for one head."""

@@ -1,7 +1,8 @@
 """Sums of the effects of all conditions, over examples: additive, so that one streaming pass serves all.
 
 A control that was drawn several times counts with the mean over its draws, example by example; the spread over draws
-is kept beside it. Differences between a feature and its control are paired: taken in each example, then averaged.
+is kept beside it. Differences between a feature and its control, and between each of them and no edit, are paired:
+taken in each example, then averaged.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from qkprism.controls import BY_NAME
 from qkprism.core.conditions import Condition
 from qkprism.core.means import Means
 
@@ -38,12 +40,21 @@ class Table:
         return torch.bincount(self.row_of, minlength=len(self.rows))
 
     @cached_property
-    def rival(self) -> Int[Tensor, " row"]:
-        """The row that each row is compared with: a control with its feature, a feature with no edit."""
-        none = next(i for i, c in enumerate(self.rows) if c.control == "none")
+    def unedited(self) -> int:
+        """The row of no edit."""
+        return next(i for i, c in enumerate(self.rows) if c.control == "none")
+
+    @cached_property
+    def feature_of(self) -> Int[Tensor, " row"]:
+        """The row of the feature that a control stands beside; other rows stand beside themselves."""
         real = {(c.feature, c.method): i for i, c in enumerate(self.rows) if c.control == "feature"}
-        ours = ("feature", "none", "full")
-        return torch.tensor([none if c.control in ours else real[c.feature, c.method] for c in self.rows])
+        rivals = self.is_rival.tolist()
+        return torch.tensor([real[c.feature, c.method] if rivals[i] else i for i, c in enumerate(self.rows)])
+
+    @cached_property
+    def is_rival(self) -> Bool[Tensor, " row"]:
+        """Whether a row is a control of a feature."""
+        return torch.tensor([BY_NAME[c.control].is_rival for c in self.rows])
 
     def average(self, values: Float[Tensor, "*more condition"]) -> Float[Tensor, "*more row"]:
         """The mean over the draws of each row."""
@@ -60,6 +71,7 @@ class EffectSums:
     compared: str
     by_row: Means
     by_draw: Means
+    gain: Means
     advantage: Means
 
     @classmethod
@@ -73,6 +85,7 @@ class EffectSums:
             Means.zeros(size, n_heads, rows),
             Means.zeros(n_heads, len(table.conditions)),
             Means.zeros(n_heads, rows),
+            Means.zeros(n_heads, rows),
         )
 
     def add(self, values: Float[Tensor, "measure example head condition"], weight: Float[Tensor, " example"]) -> None:
@@ -80,18 +93,15 @@ class EffectSums:
         compared = values[self.measures.index(self.compared)]
         rows = self.table.average(values)
         ours = rows[self.measures.index(self.compared)]
-        difference = ours[..., self.table.rival.to(ours.device)] - ours
-        control = torch.tensor([c.control not in ("feature", "none", "full") for c in self.table.rows])
         self.by_row.add(rows.movedim(1, 0), weight)
         self.by_draw.add(compared, weight)
-        self.advantage.add(torch.where(control.to(ours.device), difference, -difference), weight)
+        self.gain.add(ours - ours[..., [self.table.unedited]], weight)
+        self.advantage.add(ours[..., self.table.feature_of.to(ours.device)] - ours, weight)
 
 
-def over_draws(table: Table, by_draw: Float64[Tensor, "head condition"]) -> tuple[Tensor, Tensor]:
-    """The standard deviation (NaN for one draw) and the highest value over the draws of each row."""
+def spread_over_draws(table: Table, by_draw: Float64[Tensor, "head condition"]) -> Float64[Tensor, "head row"]:
+    """The standard deviation over the draws of each row; NaN for one draw."""
     mean = table.average(by_draw)
     square = table.average((by_draw - mean[:, table.row_of]).square())
     draws = table.draws.double()
-    spread = torch.where(draws > 1, (square * draws / (draws - 1).clamp(min=1)).sqrt(), torch.nan)
-    empty = torch.full_like(mean, -torch.inf)
-    return spread, empty.scatter_reduce(1, table.row_of.expand_as(by_draw), by_draw, "amax")
+    return torch.where(draws > 1, (square * draws / (draws - 1).clamp(min=1)).sqrt(), torch.nan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,9 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from qkprism.core.effect_sums import EffectSums, over_draws
+from qkprism.controls import BY_NAME
+from qkprism.core.edits import Edit, Kind
+from qkprism.core.effect_sums import EffectSums, spread_over_draws
 from qkprism.core.stored import load_result, save_result
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -24,16 +27,8 @@ if TYPE_CHECKING:
 
 KIND = "effects"
 GIVEN = "given"  # the target that the example marks, or a random negative
-SIGMAS = 2.0
-TITLES = {
-    "feature": "feature",
-    "permuted": "permuted labels",
-    "keys": "key draws",
-    "gaussian": "Gaussian draws",
-    "pca": "key PCA",
-    "full": "whole key",
-    "none": "no edit",
-}
+SIGMAS = 2.0  # errors by which a feature must exceed a control to beat it
+NO_ERROR = "has no standard error, so it is not compared with controls"
 
 
 HeadSums = tuple[Sequence[str], EffectSums, Int[Tensor, "_ condition"]]
@@ -53,9 +48,10 @@ class Entry(NamedTuple):
 class Effects:
     """The effect of every condition in every head, each mean with its standard error over examples.
 
-    `values` and `errors` are by measure. `spread` is the standard deviation of `compared` over the draws of a control,
-    `highest` the largest of them. `advantage` of a control's entry is how much more the feature moves `compared`
-    than this control, paired over examples; of a feature's entry, how much more than no edit.
+    `values` and `errors` are by measure. `gains` is how much more an entry moves `compared` than no edit does, and
+    `advantage` of a control's entry how much more the feature does than this control, both paired over examples.
+    `spread` is the standard deviation of `compared` over the draws of a control. `edit` is None where nothing was
+    edited and subspaces were compared in another way.
     """
 
     entries: tuple[Entry, ...]
@@ -65,13 +61,15 @@ class Effects:
     values: Float64[Tensor, "measure entry head"]
     errors: Float64[Tensor, "measure entry head"]
     spread: Float64[Tensor, "entry head"]
-    highest: Float64[Tensor, "entry head"]
+    gains: Float64[Tensor, "entry head"]
+    gain_errors: Float64[Tensor, "entry head"]
     advantage: Float64[Tensor, "entry head"]
     advantage_error: Float64[Tensor, "entry head"]
     ranks: Int[Tensor, "entry head"]
     draws: Int[Tensor, " entry"]
     n: Int[Tensor, " entry"]
-    edit: str = "swap keys"
+    edit: Kind | None = "swap"
+    title: str = "swap keys"
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,30 +78,32 @@ class Effects:
         cls,
         parts: Mapping[str, Sequence[HeadSums]],
         *,
-        edit: str,
+        edit: Edit | None,
+        title: str = "",
         notes: Sequence[str] = (),
         provenance: Mapping[str, Any] | None = None,
     ) -> Effects:
-        """Read out the sums towards every target, in one table."""
-        found = [cls.read(t, own, edit=edit, notes=notes, provenance=provenance) for t, own in parts.items()]
-        return reduce(cls.with_target, found)
+        """Read out the sums towards every target, in one table; `title` says what was done if it was no edit."""
+        alone = [_alone(target) for target, sums in parts.items() if sums[0][1].by_row.n == 1]
+        return replace(
+            reduce(cls.with_target, (cls._read(target, sums) for target, sums in parts.items())),
+            edit=None if edit is None else edit.kind,
+            title=title or str(edit),
+            notes=tuple(dict.fromkeys([*notes, *alone])),
+            provenance=provenance or {},
+        )
 
     @classmethod
-    def read(
-        cls,
-        target: str,
-        sums: Sequence[HeadSums],
-        *,
-        edit: str,
-        notes: Sequence[str] = (),
-        provenance: Mapping[str, Any] | None = None,
-    ) -> Effects:
+    def _read(cls, target: str, sums: Sequence[HeadSums]) -> Effects:
         """Read out the sums of heads (with the rank of each condition in each head) towards one target."""
         first = sums[0][1]
         table, names = first.table, tuple(name for heads, _, _ in sums for name in heads)
-        by_draw = torch.cat([own.by_draw.mean() for _, own, _ in sums])
-        spread, highest = over_draws(table, by_draw)
+        spread = spread_over_draws(table, torch.cat([own.by_draw.mean() for _, own, _ in sums]))
         first_draw = torch.tensor([table.conditions.index(row) for row in table.rows])
+        advantage, advantage_error = (
+            torch.where(table.is_rival, torch.cat(own), torch.nan)
+            for own in zip(*((own.advantage.mean(), own.advantage.error()) for _, own, _ in sums), strict=True)
+        )
         return cls(
             entries=tuple(Entry(target, c.feature, c.method, c.control) for c in table.rows),
             heads=names,
@@ -112,15 +112,13 @@ class Effects:
             values=torch.cat([own.by_row.mean() for _, own, _ in sums], 1).mT,
             errors=torch.cat([own.by_row.error() for _, own, _ in sums], 1).mT,
             spread=spread.mT,
-            highest=highest.mT,
-            advantage=torch.cat([own.advantage.mean() for _, own, _ in sums]).mT,
-            advantage_error=torch.cat([own.advantage.error() for _, own, _ in sums]).mT,
+            gains=torch.cat([own.gain.mean() for _, own, _ in sums]).mT,
+            gain_errors=torch.cat([own.gain.error() for _, own, _ in sums]).mT,
+            advantage=advantage.mT,
+            advantage_error=advantage_error.mT,
             ranks=torch.cat([ranks for _, _, ranks in sums])[:, first_draw].mT,
             draws=table.draws,
             n=torch.full((len(table.rows),), first.by_row.n),
-            edit=edit,
-            notes=tuple(dict.fromkeys(notes)),
-            provenance=provenance or {},
         )
 
     def with_target(self, other: Effects) -> Effects:
@@ -170,17 +168,12 @@ class Effects:
         control: str = "feature",
         target: str = GIVEN,
     ) -> tuple[float, float]:
-        """How much more `compared` moves than without an edit, with its standard error."""
-        moved, error = self.value(
-            self.compared, head=head, feature=feature, method=method, control=control, target=target
-        )
-        still = self.value(self.compared, head=head, control="none", target=target)[0]
-        if control == "feature":  # paired over examples
-            error = float(self.advantage_error[self._place(feature, method, control, target), self._head(head)])
-        return moved - still, error
+        """How much more `compared` moves than without an edit, with the standard error of the paired difference."""
+        at = self._place(feature, method, control, target), self._head(head)
+        return float(self.gains[at]), float(self.gain_errors[at])
 
     def _place(self, feature: str, method: str | None, control: str, target: str) -> int:
-        shared = control in ("none", "full")
+        shared = control in BY_NAME and BY_NAME[control].shared
         entry = Entry(target, "" if shared else feature, "" if shared else method or self.methods[0], control)
         if entry not in self.entries:
             raise QKPrismError(
@@ -197,25 +190,25 @@ class Effects:
     def beats(self) -> list[dict[str, Any]]:
         """For each head, feature and control: how much more the feature moves, its error, and whether that is clear.
 
-        A feature is one draw beside the draws of its control, so the error has the spread of a single draw in it. A
-        feature beats a control if the difference exceeds two errors.
+        A feature is one draw beside the draws of its control, so the error has the spread of a single draw in it. It
+        has `beaten` a control if the advantage exceeds the `threshold` of two errors; a steer that moves the other way
+        must do so further. `evidence` is False for controls that noise beats too. One example beats nothing.
         """
         found = []
         for i, entry in enumerate(self.entries):
-            if entry.control in ("feature", "none", "full"):
+            if not BY_NAME[entry.control].is_rival:
                 continue
-            ours = self._place(entry.feature, entry.method, "feature", entry.target)
-            at = self.measures.index(self.compared)
+            feature = self._place(entry.feature, entry.method, "feature", entry.target)
             for j, head in enumerate(self.heads):
                 draws = int(self.draws[i])
                 noise = float(self.spread[i, j]) ** 2 * (1 + 1 / draws) if draws > 1 else 0.0
                 error = (float(self.advantage_error[i, j]) ** 2 + noise) ** 0.5
                 advantage = float(self.advantage[i, j])
-                sign = -1.0 if self._may_go_either_way and float(self.advantage[ours, j]) < 0 else 1.0
+                sign = -1.0 if self._may_go_either_way and float(self.gains[feature, j]) < 0 else 1.0
                 found.append(
                     {"head": head, **entry._asdict(), "advantage": advantage, "error": error}
-                    | {"beaten": sign * advantage > SIGMAS * error, "draws": draws}
-                    | {"beats_every_draw": bool(self.values[at, ours, j] > self.highest[i, j])}
+                    | {"threshold": SIGMAS * error, "beaten": sign * advantage > SIGMAS * error}
+                    | {"evidence": BY_NAME[entry.control].is_evidence, "draws": draws}
                 )
         return found
 
@@ -233,34 +226,34 @@ class Effects:
         return sentences
 
     def _sentence(self, i: int, j: int, entry: Entry, controls: list[dict[str, Any]]) -> str:
-        gain, error = float(self.advantage[i, j]), float(self.advantage_error[i, j])
-        share = self._share(gain, j, Entry(entry.target, "", "", "full"))
+        gain, error = float(self.gains[i, j]), float(self.gain_errors[i, j])
         towards = "" if entry.target == GIVEN else f" towards a target that differs in {entry.target}"
         what = f"{self.heads[j]} {entry.feature} (rank {int(self.ranks[i, j])}, {entry.method}){towards}: "
-        moved = f"{self.compared.replace('_', ' ')} {gain:+.3f} ± {error:.3f}{share}"
-        told = {
-            verb: ", ".join(
-                f"{TITLES[c['control']]} (by {c['advantage']:+.3f} ± {c['error']:.3f})"
-                for c in controls
-                if c["beaten"] == won
-            )
-            for verb, won in (("beats", True), ("does not beat", False))
-        }
-        return what + "; ".join([moved, *(f"{verb} {names}" for verb, names in told.items() if names)]) + "."
+        what += f"{self.compared.replace('_', ' ')} {gain:+.3f}"
+        if math.isnan(error):
+            return f"{what}; one example {NO_ERROR}."
+        clauses = [f"{what} ± {error:.3f}{self._share(gain, j, entry.target)}"]
+        for verb, won in ((f"beats, by more than {SIGMAS:g} errors,", True), ("does not beat", False)):
+            named = [_compared(row) for row in controls if row["evidence"] and row["beaten"] == won]
+            clauses += [f"{verb} {', '.join(named)}"] if named else []
+        weak = [_compared(row) for row in controls if not row["evidence"]]
+        clauses += [f"no evidence (noise beats it too): {', '.join(weak)}"] if weak else []
+        return "; ".join(clauses) + "."
 
-    def _share(self, gain: float, head: int, whole: Entry) -> str:
-        """What a gain is of that of the whole key, where that moves anything."""
+    def _share(self, gain: float, head: int, target: str) -> str:
+        """What a gain is of that of the whole key, where both move attention to the target."""
+        whole = Entry(target, "", "", "full")
         if whole not in self.entries:
             return ""
         at = self.entries.index(whole)
-        ceiling, error = float(self.advantage[at, head]), float(self.advantage_error[at, head])
-        moved = abs(ceiling) if self._may_go_either_way else ceiling
-        return f", {gain / ceiling:.0%} of the whole key" if moved > max(SIGMAS * error, 1e-6) else ""
+        ceiling, error = float(self.gains[at, head]), float(self.gain_errors[at, head])
+        clear = gain >= 0 and ceiling > max(SIGMAS * error, 1e-6)
+        return f", {gain / ceiling:.0%} of the whole key" if clear else ""
 
     @property
     def _may_go_either_way(self) -> bool:
         """A steer may; the other edits are meant to move attention to the target."""
-        return self.edit.startswith("steer")
+        return self.edit == "steer"
 
     def to_frame(self) -> pd.DataFrame:
         """A row an entry and head."""
@@ -273,6 +266,7 @@ class Effects:
                 for k, name in enumerate(self.measures):
                     row |= {name: float(self.values[k, i, j]), f"{name}_error": float(self.errors[k, i, j])}
                 row |= {"draws": int(self.draws[i]), "spread": float(self.spread[i, j])}
+                row |= {"gain": float(self.gains[i, j]), "gain_error": float(self.gain_errors[i, j])}
                 row |= {"advantage": float(self.advantage[i, j]), "advantage_error": float(self.advantage_error[i, j])}
                 rows.append(row | {"n": int(self.n[i])})
         return pd.DataFrame(rows)
@@ -293,19 +287,30 @@ class Effects:
         return load_result(cls, folder, KIND, entries=lambda rows: tuple(Entry(*row) for row in rows))
 
     def __repr__(self) -> str:
-        return f"Effects({self.edit}; {', '.join(self.features)}; {len(self.heads)} heads; {int(self.n[0])} examples)"
+        return f"Effects({self.title}; {', '.join(self.features)}; {len(self.heads)} heads; {int(self.n[0])} examples)"
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        frame = frame[frame.control.isin(["feature", "none", "full"])]
+        frame = frame[[not BY_NAME[name].is_rival for name in frame.control]]
         return str(frame.to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True))
+
+
+def _alone(target: str) -> str:
+    """A note about a target with one example."""
+    where = "" if target == GIVEN else f" with a target that differs in {target}"
+    return f"One example{where} {NO_ERROR}. Give more."
+
+
+def _compared(row: Mapping[str, Any]) -> str:
+    return f"{BY_NAME[row['control']].title} ({row['advantage']:+.3f} ± {row['error']:.3f})"
 
 
 _ENTRY_AXIS = {
     "values": 1,
     "errors": 1,
     "spread": 0,
-    "highest": 0,
+    "gains": 0,
+    "gain_errors": 0,
     "advantage": 0,
     "advantage_error": 0,
     "ranks": 0,

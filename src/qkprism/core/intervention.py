@@ -1,7 +1,7 @@
 """Edits under all conditions at once, on vectors: what `intervene` does with every batch, and the toy with its tensors.
 
-key edit      l_o += scaling q^T (change of k_o),  l_t += scaling q^T (change of k_t)
-query edit    l_i += scaling (change of q)^T k_i   for every token i
+key edit      l_o += scaling q^T P delta,   l_t falls by as much in a swap
+query edit    l_i += scaling k_i^T P^T delta   for every token i
 """
 
 from __future__ import annotations
@@ -43,16 +43,14 @@ def measure_edits(
     """Every measure of `core/rows.py` for every example, head and condition."""
     before = read_row(scene.logits.final, scene.places, scene.logits.sink)
     if edit.side == "query":
-        changes = [
-            _query_change(edit, own, head, scene.query[:, i], scene.key[:, i])
-            for i, (head, own) in enumerate(conditions.items())
-        ]
-        shift = torch.stack(changes, 1).movedim(-1, 0) * scene.scaling
-        after = read_row(scene.logits.changed(shift), scene.places, scene.logits.sink)
+        after = read_row(
+            scene.logits.changed(query_changes(scene, conditions, edit) * scene.scaling),
+            scene.places,
+            scene.logits.sink,
+        )
     else:
         change = key_changes(scene, conditions, edit) * scene.scaling
-        other = -change if edit.kind == "swap" else torch.zeros_like(change)
-        after = after_key_edit(scene.logits, scene.places, before, (change, other))
+        after = after_key_edit(scene.logits, scene.places, before, (change, edit.of_target(change)))
     return measure(before, after).movedim(1, -1)
 
 
@@ -63,41 +61,30 @@ def key_changes(
     each = torch.arange(len(scene.query), device=scene.query.device)
     original, target = (scene.key[each, :, place] for place in (scene.places.original, scene.places.target))
     changes = [
-        _key_change(edit, own, head, scene.query[:, i], original[:, i], target[:, i])
-        for i, (head, own) in enumerate(conditions.items())
+        meet_change(edit, on_keys, head, original[:, i], target[:, i], met=scene.query[:, i])
+        for i, (head, on_keys) in enumerate(conditions.items())
     ]
     return torch.stack(changes, -1).movedim(1, 0)
 
 
-def _key_change(
-    edit: Edit, conditions: Conditions, head: Head, query: Tensor, original: Tensor, target: Tensor
-) -> Float64[Tensor, "example condition"]:
-    if edit.kind == "swap":
-        return conditions.meet(query, target - original)
-    if edit.kind == "ablate":
-        return -conditions.meet(query, original)
-    vector = edit.vector_of(head)
-    if edit.kind == "replace":
-        assert vector is not None  # Edit refuses it
-        return conditions.meet(query, vector.to(original) - original)
-    if vector is None:
-        return edit.amount * conditions.along_key(query, edit.direction)
-    return edit.amount * conditions.meet(query, vector.to(query).expand_as(query))
+def query_changes(
+    scene: Scene, conditions: Mapping[Head, Conditions], edit: Edit
+) -> Float64[Tensor, "condition example head token"]:
+    """(change of the query)^T k for every key, under every condition."""
+    changes = [
+        meet_change(edit, on_keys.mT, head, scene.query[:, i, None], None, met=scene.key[:, i])
+        for i, (head, on_keys) in enumerate(conditions.items())
+    ]
+    return torch.stack(changes, 1).movedim(-1, 0)
 
 
-def _query_change(
-    edit: Edit, conditions: Conditions, head: Head, query: Tensor, key: Tensor
-) -> Float64[Tensor, "example token condition"]:
-    """(change of the query)^T k for every key."""
-    if edit.kind == "ablate":
-        return -conditions.meet(query[:, None], key)
-    vector = edit.vector_of(head)
-    if edit.kind == "replace":
-        assert vector is not None  # Edit refuses it
-        return conditions.meet((vector.to(query) - query)[:, None], key)
-    if vector is None:
-        return edit.amount * conditions.along_query(key, edit.direction)
-    return edit.amount * conditions.meet(vector.to(query).expand_as(query)[:, None], key)
+def meet_change(
+    edit: Edit, conditions: Conditions, head: Head, vector: Tensor, partner: Tensor | None, *, met: Tensor
+) -> Float64[Tensor, "*row condition"]:
+    """met^T P delta under every condition, where P acts on the side that is edited."""
+    if edit.follows_subspace:
+        return conditions.meet_each(met, edit.delta(vector, head, lead=conditions.leads(edit.direction)))
+    return conditions.meet(met, edit.delta(vector, head, partner=partner))
 
 
 @dataclass(frozen=True)
@@ -148,4 +135,4 @@ def intervene_vectors(
             sums.add(measure_edits(part.scene(chunk, layer.scaling), own, edit), weight[chunk])
         parts[name] = [([str(head)], sums, ranks)]
     provenance: dict[str, Any] = {"edit": str(edit), "seed": seed, "choices": vars(features.choices)}
-    return Effects.read_all(parts, edit=str(edit), notes=own[head].notes, provenance=provenance)
+    return Effects.read_all(parts, edit=edit, notes=own[head].notes, provenance=provenance)

@@ -42,6 +42,15 @@ class Subspace:
     def projector(self) -> Float64[Tensor, "d_head d_head"]:
         return self.basis @ self.dual
 
+    @property
+    def mT(self) -> Subspace:
+        """The same on the other side: P acts on keys, P^T on queries."""
+        return Subspace(self.dual.mT, self.basis.mT)
+
+    def lead(self, direction: int) -> Float64[Tensor, " d_head"]:
+        """One direction of the basis; zeros where there are fewer."""
+        return self.basis[:, direction] if direction < self.rank else torch.zeros_like(self.basis[:, :1].sum(1))
+
     @classmethod
     def joined(cls, parts: Sequence[Subspace]) -> Subspace:
         """The sum of subspaces whose projectors annihilate each other."""

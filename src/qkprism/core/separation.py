@@ -61,7 +61,8 @@ def separation(
                 parts[name].append(([str(head)], _summed(own, values, held.cluster), torch.tensor([own.ranks])))
     provenance: dict[str, Any] = {"label": label, "draws": draws, "seed": seed, "labels": len(theirs.unique())}
     provenance |= {"examples": test.n, "keys": len(theirs), "items": None if copies is None else len(copies.unique())}
-    return Effects.read_all(parts, edit=f"telling {label} apart", provenance=provenance | dict(test.provenance))
+    title = f"telling {label} apart"
+    return Effects.read_all(parts, edit=None, title=title, provenance=provenance | dict(test.provenance))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from qkprism.controls import BY_NAME, EVIDENCE, RIVALS, SHARED, WEAK, Control, listed
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, finish, number, plain, shortened
 from qkprism.figures.words import count, facts, few, known, name_panel
@@ -32,23 +33,7 @@ _PITCH, _APART = 6.0, 1.5  # between groups and between methods, in steps of one
 _PALE = {"color": "#D0D0D0", "width": 6}  # lines of a spread
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How one control is named and drawn: grey, and darker the harder it is to beat."""
-
-    control: str
-    title: str
-    symbol: str
-    color: str
-
-
-CONTROLS = (
-    Mark("permuted", "permuted labels", "diamond-open", "#404040"),
-    Mark("keys", "key draws", "triangle-up-open", "#6E6E6E"),
-    Mark("gaussian", "Gaussian draws", "x-thin-open", "#8C8C8C"),
-    Mark("pca", "key PCA", "square-open", "#404040"),
-)
-LINES = MappingProxyType({"none": ("no edit", "dot"), "full": ("whole key", "dash")})
+ALL_EVIDENCE = listed(EVIDENCE)
 MEASURES = MappingProxyType(
     {
         "attention_original": "attention on the original key",
@@ -133,7 +118,7 @@ class _Panel:
     groups: Sequence[Group]
     head: int
     number: int
-    lost: frozenset[tuple[str, str, str]]  # head, feature and method: those that do not beat all their controls
+    lost: frozenset[tuple[str, str, str]]  # head, feature and method: those that do not beat all that is evidence
 
     @property
     def place(self) -> dict[str, Any]:
@@ -154,7 +139,7 @@ def effects_figure(effects: Effects, measure: str, target: str, *, width: int = 
     lost = frozenset(
         (row["head"], row["feature"], row["method"])
         for row in effects.beats()
-        if row["target"] == target and not row["beaten"]
+        if row["target"] == target and row["evidence"] and not row["beaten"]
     )
     panels = [_Panel(effects, target, groups, head, number, lost) for number, head in enumerate(heads, 1)]
     drawn = [trace for panel in panels for trace in _draw_panel(fig, panel)]
@@ -165,7 +150,7 @@ def effects_figure(effects: Effects, measure: str, target: str, *, width: int = 
     fig.update_layout(updatemenus=[_menu(views, effects.measures.index(measure), len(drawn))])
     return finish(
         fig,
-        title=f"{effects.edit[:1].upper()}{effects.edit[1:]}: each feature beside its controls",
+        title=f"{effects.title[:1].upper()}{effects.title[1:]}: each feature beside its controls",
         subtitle=_subtitle(effects, target),
         caption=_caption(effects, heads),
         width=layout.width,
@@ -178,12 +163,12 @@ def effects_figure(effects: Effects, measure: str, target: str, *, width: int = 
 
 
 def shown_heads(effects: Effects, target: str) -> list[int]:
-    """The heads that are drawn: all, or of many those in which some feature has the largest advantage over no edit."""
+    """The heads that are drawn: all, or of many those in which some feature gains most over no edit."""
     heads = range(len(effects.heads))
     if len(heads) <= SHOWN:
         return list(heads)
     rows = [i for i, e in enumerate(effects.entries) if e.target == target and e.control == "feature"]
-    gains = effects.advantage[rows].nan_to_num(-math.inf).amax(0).tolist()
+    gains = effects.gains[rows].nan_to_num(-math.inf).amax(0).tolist()
     return sorted(sorted(heads, key=lambda head: -gains[head])[:SHOWN])
 
 
@@ -240,23 +225,22 @@ def _draw_panel(fig: go.Figure, panel: _Panel) -> list[_Trace]:
     """Draw a head without its values, and say which values each trace has."""
     _name_methods(fig, panel.number, panel.groups)
     name_panel(fig, panel.number, shortened(panel.effects.heads[panel.head], 30), shift=20)
-    drawn = [_draw_line(fig, panel, control) for control in LINES if panel.row(control) is not None]
+    drawn = [_draw_line(fig, panel, end) for end in SHARED if panel.row(end.name) is not None]
     drawn.append(_draw_spread(fig, panel))
-    for step, mark in enumerate(CONTROLS, 1):
-        style = _still(mark.symbol, mark.color, 7)
-        drawn.append(_draw_marks(fig, panel, mark.control, mark.title, style, step))
-    return [*drawn, _draw_marks(fig, panel, "feature", "feature", _feature_style(panel), 0)]
+    for step, rival in enumerate(RIVALS, 1):
+        drawn.append(_draw_marks(fig, panel, rival, _still(rival.mark, rival.color, 7), step))
+    return [*drawn, _draw_marks(fig, panel, BY_NAME["feature"], _feature_style(panel), 0)]
 
 
-def _draw_line(fig: go.Figure, panel: _Panel, control: str) -> _Trace:
-    (title, dash), groups, row = LINES[control], panel.groups, panel.row(control)
+def _draw_line(fig: go.Figure, panel: _Panel, end: Control) -> _Trace:
+    groups, row = panel.groups, panel.row(end.name)
     at = [groups[0].at - _PITCH, *(group.at for group in groups), groups[-1].at + _PITCH]
     fig.add_scatter(
         x=at,
         mode="lines",
-        name=title,
-        legendgroup=control,
-        line={"color": INK, "width": 1.2, "dash": dash},
+        name=end.title,
+        legendgroup=end.name,
+        line=_line(end),
         hovertext=[_text(panel, row)] * len(at),
         hoverinfo="text",
         **panel.place,
@@ -268,9 +252,9 @@ def _draw_spread(fig: go.Figure, panel: _Panel) -> _Trace:
     """Pale bars behind the controls: one standard deviation over draws on either side."""
     at: list[float | None] = []
     rows: list[int | None] = []
-    for step, mark in enumerate(CONTROLS, 1):
+    for step, rival in enumerate(RIVALS, 1):
         for group in panel.groups:
-            row = panel.row(mark.control, group)
+            row = panel.row(rival.name, group)
             if row is not None and int(panel.effects.draws[row]) > 1:
                 at += [_across(group, step)] * 2 + [None]
                 rows += [row, row, None]
@@ -280,17 +264,17 @@ def _draw_spread(fig: go.Figure, panel: _Panel) -> _Trace:
     return _Trace(tuple(rows), panel.head, "spread")
 
 
-def _draw_marks(fig: go.Figure, panel: _Panel, control: str, title: str, style: dict[str, Any], step: int) -> _Trace:
-    rows = [panel.row(control, group) for group in panel.groups]
+def _draw_marks(fig: go.Figure, panel: _Panel, control: Control, style: dict[str, Any], step: int) -> _Trace:
+    rows = [panel.row(control.name, group) for group in panel.groups]
     fig.add_scatter(
         x=[_across(group, step) for group in panel.groups],
         mode="markers",
-        name=title,
-        legendgroup=control,
+        name=control.title,
+        legendgroup=control.name,
         marker=style,
         error_y={
             "type": "data",
-            "color": INK if control == "feature" else style["color"],
+            "color": control.color,
             "thickness": 1.2,
             "width": 2,
         },
@@ -302,11 +286,11 @@ def _draw_marks(fig: go.Figure, panel: _Panel, control: str, title: str, style: 
 
 
 def _across(group: Group, step: int) -> float:
-    return group.at + step - len(CONTROLS) / 2
+    return group.at + step - len(RIVALS) / 2
 
 
 def _feature_style(panel: _Panel) -> dict[str, Any]:
-    """A colour a feature, ink for several together; filled if it beats all its controls."""
+    """A colour a feature, ink for several together; filled if it beats all controls that are evidence."""
     names = panel.effects.features
     single = [name for name in names if not is_combination(name, names)]
     colors = [feature_color(g.feature, single) if g.feature in single else INK for g in panel.groups]
@@ -335,14 +319,11 @@ def _name_methods(fig: go.Figure, panel: int, groups: Sequence[Group]) -> None:
 def _draw_legend(fig: go.Figure, height: int) -> None:
     """What the marks mean, in the colour of no feature."""
     entries: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("feature", "feature: beats all controls", "markers", {"marker": _still("circle", INK, 11)}),
+        ("feature", f"feature: beats all but {listed(WEAK)}", "markers", {"marker": _still("circle", INK, 11)}),
         ("feature", "feature: does not", "markers", {"marker": _still("circle-open", INK, 11)}),
-        *((m.control, m.title, "markers", {"marker": _still(m.symbol, m.color, 7)}) for m in CONTROLS),
+        *((own.name, own.title, "markers", {"marker": _still(own.mark, own.color, 7)}) for own in RIVALS),
         ("spread", "spread over draws", "lines", {"line": _PALE}),
-        *(
-            (key, title, "lines", {"line": {"color": INK, "width": 1.2, "dash": d}})
-            for key, (title, d) in LINES.items()
-        ),
+        *((end.name, end.title, "lines", {"line": _line(end)}) for end in SHARED),
     ]
     for group, title, mode, style in entries:
         fig.add_scatter(x=[None], y=[None], mode=mode, name=title, legendgroup=group, hoverinfo="skip", **style)
@@ -357,6 +338,10 @@ def _draw_legend(fig: go.Figure, height: int) -> None:
             "font": {"size": 11},
         }
     )
+
+
+def _line(end: Control) -> dict[str, Any]:
+    return {"color": end.color, "width": 1.2, "dash": end.mark}
 
 
 def _still(symbol: str, color: str, size: int) -> dict[str, Any]:
@@ -448,19 +433,18 @@ def _subtitle(effects: Effects, target: str) -> str:
 def _caption(effects: Effects, heads: Sequence[int]) -> str:
     shown = effects.compared
     drawn = (
-        f"Drawn: {len(heads)} of {len(effects.heads)} heads, those with the largest advantage over no edit in {shown}."
+        f"Drawn: {len(heads)} of {len(effects.heads)} heads, those with the largest gain over no edit in {shown}."
         if len(heads) < len(effects.heads)
         else ""
     )
     parts = [
         f"Dots: the edit in a feature's subspace, in the feature's colour (black: several together); filled if {shown} "
-        "beats every control by more than two standard errors, hollow if not. Grey marks: the same edit in other "
+        f"beats {ALL_EVIDENCE} by more than two standard errors, hollow if not. Grey marks: the same edit in other "
         f"subspaces of the same rank. Error bars: standard errors over examples; pale bars: spread over draws ({shown} "
         "only).",
         "A feature that is no better than permuted labels or key PCA proves little: the same pipeline on labels "
-        "without meaning, or simply the directions in which keys differ most, would do as well. Beating Gaussian draws "
-        "alone proves little too: most directions of the key space are hardly used. The whole key is what moving "
-        "everything does.",
+        "without meaning, or simply the directions in which keys differ most, would do as well. "
+        f"{listed(WEAK)} count for nothing: noise beats them too. The whole key is what moving everything does.",
         " ".join(part for part in (drawn, few(effects.notes)) if part),
     ]
     return "\n".join(part for part in parts if part)
@@ -474,7 +458,7 @@ def _text(panel: _Panel, row: int | None) -> str:
     entry, draws = effects.entries[row], int(effects.draws[row])
     of = f" of {plain(shortened(entry.feature))} ({plain(entry.method)})" if entry.feature else ""
     lines = [
-        f"<b>{plain(effects.heads[head])}: {_title(entry.control)}{of}</b>",
+        f"<b>{plain(effects.heads[head])}: {BY_NAME[entry.control].title}{of}</b>",
         f"rank {int(effects.ranks[row, head])}, n = {int(effects.n[row])}"
         + (f", mean over {draws} draws" if draws > 1 else ""),
     ]
@@ -482,13 +466,11 @@ def _text(panel: _Panel, row: int | None) -> str:
         lines.append(f"{plain(name)} {number(float(value[row, head]), float(error[row, head]))}")
     compared = plain(effects.compared)
     if draws > 1:
-        spread, highest = float(effects.spread[row, head]), float(effects.highest[row, head])
-        lines.append(f"{compared} over draws: standard deviation {number(spread)}, highest {number(highest)}")
-    whose = "over no edit" if entry.control in ("feature", *LINES) else "of the feature over this"
-    gain = number(float(effects.advantage[row, head]), float(effects.advantage_error[row, head]))
-    return "<br>".join(lines if entry.control == "none" else [*lines, f"advantage {whose} in {compared}: {gain}"])
-
-
-def _title(control: str) -> str:
-    titles = {mark.control: mark.title for mark in CONTROLS} | {key: title for key, (title, _) in LINES.items()}
-    return titles.get(control, control)
+        lines.append(f"{compared} over draws: standard deviation {number(float(effects.spread[row, head]))}")
+    if entry.control != "none":
+        gain = number(float(effects.gains[row, head]), float(effects.gain_errors[row, head]))
+        lines.append(f"gain over no edit in {compared}: {gain}")
+    if BY_NAME[entry.control].is_rival:
+        more = number(float(effects.advantage[row, head]), float(effects.advantage_error[row, head]))
+        lines.append(f"advantage of the feature over this in {compared}: {more}")
+    return "<br>".join(lines)

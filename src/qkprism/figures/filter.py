@@ -37,7 +37,7 @@ def filter_figures(study: FilterStudy) -> dict[str, go.Figure]:
 
 def _crossing(study: FilterStudy, scope: Scope) -> go.Figure:
     """The best head in both subspaces."""
-    best = max(study.heads, key=lambda head: scope.gain(head, "pooled"))
+    best = max(study.heads, key=lambda head: scope.gain(head, "pooled")[0])
     maps = [(group, scope.crossing(group, best)) for group in scope.groups]
     lists = scope.test.n
     return crossing_figure(maps, scope.categories, lists, subtitle=facts(scope.test.provenance, f"{lists} lists"))

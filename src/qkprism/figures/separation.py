@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from qkprism.figures.effects import CONTROLS
+from qkprism.controls import BY_NAME, RIVALS
 from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, finish, number, plain
 from qkprism.figures.words import count, facts, known, name_panel
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from qkprism.core.effects import Effects
 
 _TITLES = {"accuracy": "accuracy of the nearest centroid", "silhouette": "silhouette"}
-_SHADES = {"permuted": "#8C8C8C", "keys": "#A6A6A6", "gaussian": "#C4C4C4", "pca": "#6E6E6E"}
 _PANEL, _BETWEEN, _LEFT = 170, 100, 64  # pixels
 
 
@@ -90,8 +89,9 @@ def _bars(found: Effects, head: str, target: str) -> list[Bar]:
     for feature in found.features:
         rank, color = rows[feature, "feature"]["rank"], feature_color(feature, found.features)
         bars.append(_bar(rows[feature, "feature"], f"<b>{plain(feature)}</b> ({rank})", color))
-        bars += [_bar(rows[feature, mark.control], mark.title, _SHADES[mark.control]) for mark in CONTROLS]
-    return [*bars, _bar(rows["", "full"], "whole key", INK)]
+        bars += [_bar(rows[feature, rival.name], rival.title, rival.shade) for rival in RIVALS]
+    whole = BY_NAME["full"]
+    return [*bars, _bar(rows["", whole.name], whole.title, whole.shade)]
 
 
 def _bar(row: Mapping[Hashable, Any], title: str, color: str) -> Bar:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from qkprism.controls import BY_NAME
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import MUTED, WIDTH, axis
 from qkprism.figures.toy_panels import METHOD_NAMES, cell_title, finish_panels, method_look, slack_panels
@@ -120,12 +121,14 @@ def staying_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
 
 def _by_method(rows: Sequence[Swap], value: Callable[[Swap], float], *, y: str, width: int) -> tuple[go.Figure, int]:
     """The swap of a feature by every method, and no edit."""
+    unedited = BY_NAME["none"]
     series = {
         title: (lambda row, method=method: row.method == method and row.control == "feature")
         for method, title in METHOD_NAMES.items()
-    } | {"no edit": lambda row: row.control == "none"}
+    } | {unedited.title: lambda row: row.control == unedited.name}
     looks = {title: method_look(method) for method, title in METHOD_NAMES.items()}
-    looks["no edit"] = {"line": {"color": MUTED, "width": 1.5, "dash": "dot"}, "marker": {"color": MUTED, "size": 4}}
+    line = {"color": MUTED, "width": 1.5, "dash": unedited.mark}
+    looks[unedited.title] = {"line": line, "marker": {"color": MUTED, "size": 4}}
     return slack_panels(rows, series, value, looks, y=y, width=width)
 
 

@@ -1,10 +1,11 @@
-"""An attribute of a model that is another for a while, also when several threads want that at once."""
+"""What is another for a while, such as an attribute of a model, also when several threads want that at once."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 _ABSENT = object()
@@ -12,36 +13,44 @@ _ABSENT = object()
 
 @dataclass
 class _Held:
-    original: object
+    undo: Callable[[], None]
     holders: int = 0
 
 
-_held: dict[tuple[int, str], _Held] = {}
+_held: dict[Hashable, _Held] = {}
 _lock = threading.Lock()
 
 
-def hold(owner: object, attribute: str, make: Callable[[Any], object]) -> Callable[[], None]:
-    """Set an attribute until the last holder, in any thread, lets go; returns the function that lets go.
+def share(what: Hashable, begin: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+    """Begin something, which lasts until the last holder, in any thread, lets go; returns the function that lets go.
 
-    The first holder makes the value of the original one; those that come while it is held find it made.
+    The first holder begins it; those that come while it lasts find it begun. `begin` returns what undoes it.
     """
-    place = (id(owner), attribute)
     with _lock:
-        if place not in _held:
-            value = make(getattr(owner, attribute, None))
-            _held[place] = _Held(vars(owner).get(attribute, _ABSENT))
-            setattr(owner, attribute, value)
-        held = _held[place]
+        if what not in _held:
+            _held[what] = _Held(begin())
+        held = _held[what]
         held.holders += 1
 
     def release() -> None:
         with _lock:
             held.holders -= 1
             if held.holders == 0:
-                _restore(owner, attribute, held.original)
-                del _held[place]
+                del _held[what]
+                held.undo()
 
     return release
+
+
+def hold(owner: object, attribute: str, make: Callable[[Any], object]) -> Callable[[], None]:
+    """Set an attribute, made of the original one, until the last holder lets go; returns what lets go."""
+
+    def begin() -> Callable[[], None]:
+        value, original = make(getattr(owner, attribute, None)), vars(owner).get(attribute, _ABSENT)
+        setattr(owner, attribute, value)
+        return partial(_restore, owner, attribute, original)
+
+    return share((id(owner), attribute), begin)
 
 
 def always(value: object) -> Callable[[Any], object]:

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel
 
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall
+from qkprism.models.holding import share
 from qkprism.models.tap import Tap
 
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -130,15 +132,24 @@ def _bypass(model: PreTrainedModel) -> str:
 
 @contextmanager
 def evaluating(hf: PreTrainedModel) -> Iterator[None]:
-    """Dropout and the like off; every module's own training flag comes back afterwards."""
-    training = [module for module in hf.modules() if module.training]
-    for module in training:
-        module.training = False
+    """Dropout and the like off; every module's own training flag comes back when the last thread is done."""
+    release = share((id(hf), "evaluating"), partial(_stop_training, hf))
     try:
         yield
     finally:
+        release()
+
+
+def _stop_training(hf: PreTrainedModel) -> Callable[[], None]:
+    """Set the training flags and return what sets them back."""
+    training = [module for module in hf.modules() if module.training]
+
+    def mark(flag: bool) -> None:
         for module in training:
-            module.training = True
+            module.training = flag
+
+    mark(False)
+    return partial(mark, True)
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from qkprism.controls import EVIDENCE, WEAK, Control
 from qkprism.page.layout import figure, notes, page, table
 
 if TYPE_CHECKING:
@@ -55,10 +57,9 @@ def effects_report(effects: Effects) -> str:
     model = escape(str(effects.provenance.get("model", "vectors")))
     parts = [
         f"<h1>Interventions on {', '.join(map(escape, effects.features))}</h1>",
-        f"<p>{escape(effects.edit)} in {len(effects.heads)} heads of {model}, {int(effects.n[0])} examples. A feature "
-        "is proved as far as editing it moves more than the controls of the same rank do: <b>permuted labels</b> (the "
-        "same pipeline on sides dealt at random), subspaces <b>drawn from the keys</b>, <b>Gaussian</b> ones (weak), "
-        "and the leading <b>principal directions</b> of the keys (strong).</p>",
+        f"<p>{escape(effects.title)} in {len(effects.heads)} heads of {model}, {int(effects.n[0])} examples. A feature "
+        f"is proved as far as editing it moves more than controls of the same rank do: {_named(EVIDENCE)}. No evidence "
+        f"is to move more than {_named(WEAK)}: noise does too.</p>",
         *(figure(effects.plot(target=target)) for target in effects.targets),
         "<h2>In words</h2><ul>",
         *(f"<li>{escape(sentence)}</li>" for sentence in effects.verdict()),
@@ -66,6 +67,10 @@ def effects_report(effects: Effects) -> str:
         *notes(effects.notes),
     ]
     return page("interventions", parts)
+
+
+def _named(controls: Sequence[Control]) -> str:
+    return ", ".join(f"<b>{control.title}</b> ({control.meaning}; {control.strength})" for control in controls)
 
 
 def _best_first(features: Features, scores: HeadScores | None) -> list[Feature]:

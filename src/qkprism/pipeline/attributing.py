@@ -29,7 +29,16 @@ from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText, encode_text
 from qkprism.models.model import Frame, Model
-from qkprism.pipeline.inputs import Heads, check_length, encode_like, heads_with_features, versions
+from qkprism.pipeline.inputs import (
+    Heads,
+    check_length,
+    encode_like,
+    heads_with_features,
+    kept,
+    noted,
+    versions,
+    without_texts,
+)
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import Reading, read_logits
 
@@ -81,9 +90,10 @@ def attribute(
     paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
     """
     if not isinstance(text, str | Text | Example):
+        text = kept(text)
         reader = attributions_reader(model, text, features, head, method=method, order=order, contrasts=contrasts)
         read_together(model, [reader], batch_size=batch_size, progress=progress)
-        return reader.result()
+        return noted(reader.result(), features, text)
     splits = _splits(model, features, head, method, order, contrasts)
     if len(splits) > 1:
         raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, splits))}.")
@@ -320,6 +330,6 @@ def _provenance(model: Model, features: Features) -> dict[str, Any]:
         "model": model.name,
         "revision": model.revision,
         "choices": vars(features.choices),
-        "features": features.provenance,
+        "features": without_texts(features.provenance),
         "versions": versions(),
     }

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from qkprism.capture import Progress
-from qkprism.contrasts import Contrast, Example
+from qkprism.contrasts import Contrast, Example, text_digest
 from qkprism.core.feature_set import Features
 from qkprism.core.moments import Reading
 from qkprism.core.scores import HeadScores
@@ -24,6 +26,8 @@ from qkprism.models.model import Model
 
 Contrasts = Contrast | Sequence[Contrast] | Mapping[str, Contrast]
 RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "position", "token", "mark", "given"}
+REMEMBERED = 20_000  # examples of a contrast whose texts features remember
+Result = TypeVar("Result", bound=Any)  # a frozen dataclass with notes
 Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
 
 
@@ -153,11 +157,65 @@ def provenance_of(
         "model_digest": model_digest(model.hf),
         "dtype": str(model.dtype).removeprefix("torch."),
         "contrasts": {
-            name: {"digest": c.digest, "n": len(c), "reading": readings[name]} for name, c in contrasts.items()
+            name: {"digest": c.digest, "n": len(c), "reading": readings[name], "texts": _remembered(c)}
+            for name, c in contrasts.items()
         },
         "options": options,
         "versions": versions(),
     }
+
+
+def _remembered(contrast: Contrast) -> str:
+    """The texts of a contrast as short digests in one string; empty of very many."""
+    return b64encode(b"".join(sorted(contrast.text_digests))).decode() if len(contrast) <= REMEMBERED else ""
+
+
+def without_texts(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What results repeat of where their features are from: all but the digests of their texts."""
+    contrasts = provenance.get("contrasts", {})
+    told = {name: {key: own[key] for key in own if key != "texts"} for name, own in contrasts.items()}
+    return {**provenance, "contrasts": told} if told else dict(provenance)
+
+
+def noted(result: Result, features: Features | Mapping[str, Features], examples: object) -> Result:
+    """A result with a note if it was measured on texts that the features were found on."""
+    sets = [features] if isinstance(features, Features) else [*features.values()]
+    found_on = {digest for own in sets for digest in _texts_behind(own)}
+    texts = [text_digest(text) for text in texts_in(examples)]
+    known = sum(digest in found_on for digest in texts)
+    if not known:
+        return result
+    note = (
+        f"{known} of {len(texts)} texts are among those that the features were found on, and what is measured on them "
+        "flatters the features. Use held-out texts."
+    )
+    return replace(result, notes=(*result.notes, note))
+
+
+def _texts_behind(features: Features) -> Iterator[bytes]:
+    """The digests of the texts that features were found on, as far as they are remembered."""
+    size = len(text_digest(""))
+    for contrast in features.provenance.get("contrasts", {}).values():
+        digests = b64decode(contrast.get("texts", ""))
+        yield from (digests[at : at + size] for at in range(0, len(digests), size))
+
+
+def kept(examples: Contrast | Iterable[Example] | Example) -> Contrast | list[Example]:
+    """Examples that can be gone through more than once."""
+    if isinstance(examples, Contrast):
+        return examples
+    return [examples] if isinstance(examples, Example) else list(examples)
+
+
+def texts_in(examples: object) -> Iterator[str]:
+    """The texts of examples however they are given: one, a contrast, a list, pairs, or such by name."""
+    if isinstance(examples, Example):
+        yield examples.text.text
+        return
+    several = examples.values() if isinstance(examples, Mapping) else examples
+    assert isinstance(several, Iterable)
+    for own in several:
+        yield from texts_in(own)
 
 
 def versions() -> dict[str, str]:

@@ -29,7 +29,16 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Frame, Model
 from qkprism.pipeline.aims import Aims, all_aims
-from qkprism.pipeline.inputs import Heads, check_encoded_alike, encode_like, heads_with_features, versions
+from qkprism.pipeline.inputs import (
+    Heads,
+    check_encoded_alike,
+    encode_like,
+    heads_with_features,
+    kept,
+    noted,
+    versions,
+    without_texts,
+)
 from qkprism.pipeline.outcomes import outcome_effects
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import read_logits
@@ -66,16 +75,18 @@ def intervene(
     if outcome not in ("attention", "logits"):
         raise QKPrismError(f"outcome={outcome!r} is not known. Use 'attention' or 'logits'.")
     asked = Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
+    examples = kept(examples)
     plan = _Plan.of(model, examples, features, asked, outcome=outcome, together=together, rows=rows)
     if outcome == "attention":
         reader = EffectsReader.of(plan)
         read_together(model, [reader], batch_size=batch_size, progress=progress)
-        return reader.result()
-    return outcome_effects(
+        return noted(reader.result(), features, examples)
+    effects = outcome_effects(
         model, plan.encoded, plan.aims, plan.conditions, plan.edit,
         together=together, rows=rows, features=features, batch_size=batch_size, provenance=plan.provenance,
         progress=progress,
     )  # fmt: skip
+    return noted(effects, features, examples)
 
 
 def intervene_ways(
@@ -94,10 +105,10 @@ def intervene_ways(
     progress: bool = True,
 ) -> dict[str, Effects]:
     """What editing several sets of features does to the attention, each as `intervene` tells it, from one pass."""
-    edit = edit if isinstance(edit, Edit) else Edit(edit)
+    edit, examples = edit if isinstance(edit, Edit) else Edit(edit), kept(examples)
     readers = effects_readers(model, examples, ways, Asked(heads, edit, methods, draws, groups, labels, seed))
     read_together(model, [*readers.values()], batch_size=batch_size, progress=progress)
-    return {way: reader.result() for way, reader in readers.items()}
+    return {way: noted(reader.result(), ways[way], examples) for way, reader in readers.items()}
 
 
 def effects_readers(
@@ -105,8 +116,7 @@ def effects_readers(
 ) -> dict[str, EffectsReader]:
     """The readers of `intervene_ways`, to share a pass with others."""
     check_encoded_alike(ways.values())
-    examples = [examples] if isinstance(examples, Example) else examples
-    examples = examples if isinstance(examples, Contrast) else list(examples)
+    examples = kept(examples)
     return {way: EffectsReader.of(_Plan.of(model, examples, own, asked)) for way, own in ways.items()}
 
 
@@ -139,7 +149,7 @@ class _Plan:
     def of(
         cls,
         model: Model,
-        examples: Contrast | Iterable[Example] | Example,
+        examples: Contrast | Sequence[Example],
         features: Features,
         asked: Asked,
         *,
@@ -151,14 +161,14 @@ class _Plan:
             raise QKPrismError(f"draws={asked.draws} leaves no random control. Give at least 1.")
         chosen, edit = heads_with_features(model, features, asked.heads), asked.edit
         _check_edit(edit, features, chosen)
-        examples = [examples] if isinstance(examples, Example) else examples
         encoded = encode_like(model, examples, features, chosen)
         sites = sites_of(model, chosen)
-        directed = edit.kind == "steer" and edit.vector is None  # the whole key has no direction of its own
         methods = methods_of(features, asked.methods)
         conditions = conditions_of(
-            features, sites, methods, asked.draws, asked.seed, whole=not directed, groups=asked.groups
-        )
+            features, sites, methods, asked.draws, asked.seed,
+            whole=not edit.follows_subspace,  # the whole key has no direction of its own
+            groups=asked.groups,
+        )  # fmt: skip
         options = {
             "outcome": outcome,
             "together": together,
@@ -236,7 +246,7 @@ def conditions_of(
 def _check_edit(edit: Edit, features: Features, heads: Sequence[Head]) -> None:
     """The direction and the vectors of an edit must exist in every head."""
     for feature in (features[name, head] for name in features.contrasts for head in heads):
-        if edit.kind == "steer" and edit.vector is None and edit.direction >= feature.rank:
+        if edit.follows_subspace and edit.direction >= feature.rank:
             raise QKPrismError(
                 f"direction={edit.direction} is not in {feature.contrast!r} of {feature.head} (rank {feature.rank})."
             )
@@ -292,7 +302,7 @@ class Probe:
             ]
             for target in self.aims
         }
-        return Effects.read_all(parts, edit=str(self.edit), notes=notes, provenance=provenance)
+        return Effects.read_all(parts, edit=self.edit, notes=notes, provenance=provenance)
 
     def _ranks(self, site: Site) -> Tensor:
         return torch.tensor([self.conditions[head].ranks for head in site.heads])
@@ -316,7 +326,7 @@ def _provenance(
         "revision": model.revision,
         "contrast": examples.name if isinstance(examples, Contrast) else None,
         "choices": vars(features.choices),
-        "features": features.provenance,
+        "features": without_texts(features.provenance),
         "edit": {"kind": edit.kind, "side": edit.side, "amount": edit.amount, "direction": edit.direction},
         **options,
         "versions": versions(),

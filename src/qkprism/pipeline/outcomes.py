@@ -6,8 +6,8 @@ changed, for every condition (paper, section 5, carried on to the prediction).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -15,19 +15,19 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from qkprism.capture import Batches, Progress, out_of_memory
 from qkprism.core.conditions import Conditions
-from qkprism.core.edits import Edit, swap
+from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.memory import give_back
-from qkprism.models.batches import bucket
 from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact, first_of, skips_are_exact
 from qkprism.models.encoding import EncodedExample, EncodedKey
-from qkprism.models.model import Model
+from qkprism.models.model import Frame, Model
 from qkprism.pipeline.aims import ANSWER, Aim, Aims
 from qkprism.pipeline.inputs import bar
 
@@ -35,6 +35,7 @@ MEASURES = ("logit_change", "probability_original", "probability_target", "predi
 TOKEN_BUDGET = {"cpu": 3072, "cuda": 32768}
 TRIAL = 8
 Rows = Literal["query", "all"]
+HARDLY = 0.05  # the probability below which a model hardly gives an answer
 NAMED = 3  # heads edited together that are still named one by one
 
 
@@ -57,57 +58,124 @@ def outcome_effects(
         raise QKPrismError(f"rows={rows!r} is not known. Use 'query' or 'all'.")
     if not model.is_causal or model.hf.get_output_embeddings() is None:
         raise QKPrismError(f"{model.name} predicts no next token: outcome='logits' needs a causal language model.")
-    heads = tuple(conditions)
-    sets = [heads] if together else [(head,) for head in heads]
+    sets = [tuple(conditions)] if together else [(head,) for head in conditions]
     answers = {
         (target, index): _answers(model, encoded[index], aim)
         for target, own in aims.items()
         for index, aim in own.items()
     }
     rope, chat = (features.provenance["options"][name] for name in ("rope", "chat"))
-    runs = _batches(model, encoded, batch_size)
-    trial = _trial(runs)
-    cached = rows == "query" and cache_is_exact(model, trial, rope)
-    first = {first_of(model, (head.layer for head in own)) for own in sets}
-    skips = first if cached and skips_are_exact(model, trial, rope, first) else ()
+    cached, skips = _cacheable(model, encoded, sets, rows, rope)
+    runner = _Runner(model, aims, conditions, edit, sets, rows, answers, rope, bool(chat), cached, skips)
     names = next(iter(conditions.values())).names
     sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
+    batches = Batches(model, (), rope, batch_size, TOKEN_BUDGET)
     with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:
-        for batch in runs:
-            for target, own in aims.items():
-                if not (chosen := [example for example in batch if example.index in own]):
-                    continue
-                give_back()
-                found = _Editor(
-                    Continuation.start(model, chosen, rope=rope, cached=cached, skips=skips, chat=bool(chat)),
-                    [own[example.index] for example in chosen],
-                    conditions,
-                    edit,
-                    rows,
-                    torch.tensor([answers[target, example.index] for example in chosen]),
-                ).measure(sets, tick)  # not kept: the cache of one batch at a time
-                sums[target].add(found, torch.tensor([example.weight for example in chosen]))
+        for found in batches.each(encoded, lambda batch: runner.measure(batch, tick)):
+            for target, values, weight in found:
+                sums[target].add(values, weight)
     labels = [_name(own) for own in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in own]).sum(0) for own in sets])
     notes = [note for own in conditions.values() for note in own.notes]
     parts = {target: [(labels, own, ranks)] for target, own in sums.items()}
-    return Effects.read_all(parts, edit=str(edit), notes=notes, provenance=provenance)
+    effects = Effects.read_all(parts, edit=edit, notes=notes, provenance=provenance)
+    return replace(effects, notes=(*effects.notes, *_hardly_given(effects)))
+
+
+def _hardly_given(effects: Effects) -> list[str]:
+    """A note if the model hardly gives the answers whose logits are compared."""
+    original, target = (
+        effects.value(f"probability_{side}", head=effects.heads[0], control="none")[0]
+        for side in ("original", "target")
+    )
+    if original >= HARDLY:
+        return []
+    return [
+        f"Without an edit the model gives the original answers a probability of {original:.2g} and the targets "
+        f"{target:.2g} on average: it hardly gives these answers, so the change of their logits says little about what "
+        "it answers. Check the prompts, or name other answers with the label `answer`."
+    ]
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs batches of texts under every condition, each with as much of it cached as gives the same logits."""
+
+    model: Model
+    aims: Mapping[str, Aims]
+    conditions: Mapping[Head, Conditions]
+    edit: Edit
+    sets: Sequence[Sequence[Head]]
+    rows: Rows
+    answers: Mapping[tuple[str, int], tuple[int, int]]
+    rope: Frame
+    chat: bool
+    cached: bool
+    skips: frozenset[int]
+
+    def measure(self, batch: Sequence[EncodedExample], tick: Progress) -> list[tuple[str, Tensor, Tensor]]:
+        """The measures and weights of a batch towards every target; if it fails, it counts as if never begun."""
+        done: list[int] = []
+
+        def count(texts: int) -> None:
+            done.append(texts)
+            tick(texts)
+
+        try:
+            return [
+                self._towards(target, chosen, count) for target in self.aims if (chosen := self._with(target, batch))
+            ]
+        except RuntimeError:
+            tick(-sum(done))
+            raise
+
+    def _with(self, target: str, batch: Sequence[EncodedExample]) -> list[EncodedExample]:
+        return [example for example in batch if example.index in self.aims[target]]
+
+    def _towards(self, target: str, chosen: list[EncodedExample], tick: Progress) -> tuple[str, Tensor, Tensor]:
+        give_back()
+        values = _Editor(
+            Continuation.start(
+                self.model, chosen, rope=self.rope, cached=self.cached, skips=self.skips, chat=self.chat
+            ),
+            [self.aims[target][example.index] for example in chosen],
+            self.conditions,
+            self.edit,
+            self.rows,
+            torch.tensor([self.answers[target, example.index] for example in chosen]),
+        ).measure(self.sets, tick)  # not kept: the cache of one batch at a time
+        return target, values, torch.tensor([example.weight for example in chosen])
 
 
 def _name(heads: Sequence[Head]) -> str:
     return "+".join(map(str, heads)) if len(heads) <= NAMED else f"{len(heads)} heads together"
 
 
-def _batches(model: Model, encoded: Sequence[EncodedExample], batch_size: int | None) -> list[list[EncodedExample]]:
-    if batch_size is not None:
-        return bucket(encoded, batch_size=batch_size)
-    return bucket(encoded, token_budget=TOKEN_BUDGET.get(model.device.type, TOKEN_BUDGET["cpu"]))
+def _cacheable(
+    model: Model, encoded: Sequence[EncodedExample], sets: Sequence[Sequence[Head]], rows: Rows, rope: Frame
+) -> tuple[bool, frozenset[int]]:
+    """Whether texts up to their queries can be cached, and the layers up to which blocks can; tried on some texts."""
+    trial = _trial(encoded)
+    cached = rows == "query" and _tried(trial, lambda texts: cache_is_exact(model, texts, rope))
+    first = {first_of(model, (head.layer for head in heads)) for heads in sets}
+    return cached, frozenset(first if cached and skips_are_exact(model, trial, rope, first) else ())
 
 
-def _trial(runs: Sequence[Sequence[EncodedExample]]) -> list[EncodedExample]:
+def _trial(encoded: Sequence[EncodedExample]) -> list[EncodedExample]:
     """Texts to try the cache on, the longest and the shortest: they are padded wherever any batch is."""
-    ordered = [example for batch in runs for example in batch]
+    ordered = sorted(encoded, key=lambda example: (-example.length, example.index))
     return ordered if len(ordered) <= TRIAL else [*ordered[: TRIAL // 2], *ordered[-TRIAL // 2 :]]
+
+
+def _tried(trial: list[EncodedExample], holds: Callable[[Sequence[EncodedExample]], bool]) -> bool:
+    """Whether something holds of texts; of half of them, from both ends, where they do not fit in memory."""
+    try:
+        return holds(trial)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+    quarter = len(trial) // 4
+    return _tried([*trial[:quarter], *trial[-quarter:]], holds) if quarter else False
 
 
 def _answers(model: Model, example: EncodedExample, aim: Aim) -> tuple[int, int]:
@@ -142,15 +210,17 @@ class _Editor:
     rows: Rows
     answers: Int[Tensor, "example 2"]
 
-    def measure(self, sets: Sequence[Sequence[Head]], tick: Any) -> Float[Tensor, "measure example head condition"]:
+    def measure(
+        self, sets: Sequence[Sequence[Head]], tick: Progress
+    ) -> Float[Tensor, "measure example head condition"]:
         give_back()  # what the whole texts took: the edits need little
-        unedited = self._read(self.begun.logits())
+        unedited = self._read(self.begun.logits(), edited=False)
         names = next(iter(self.conditions.values())).names
         found = []
         for heads in sets:
             columns = []
             for condition, name in enumerate(names):
-                after = unedited if name.control == "none" else self._read(self._run(heads, condition))
+                after = unedited if name.control == "none" else self._read(self._run(heads, condition), edited=True)
                 columns.append(torch.cat([after[:1] - unedited[:1], after[1:]]))
                 give_back(collect=False)
                 tick(len(self.aims))
@@ -171,30 +241,45 @@ class _Editor:
         each, rows = torch.arange(len(self.aims), device=call.key.device), self.begun.rows.to(call.key.device)
         if space.rank == 0:
             return
+        at = rows if self.rows == "query" else None
         if self.edit.side == "query":
-            lead = space.dual[min(self.edit.direction, space.rank - 1)]  # only a steer uses it, and it has been checked
             query = call.query[:, head.index].double()
-            new = self.edit.changed(query, space.projector.mT, head, lead)
-            call.edit_head(head.index, query=new.to(call.query), rows=rows if self.rows == "query" else None)
+            new = query + self.edit.change(query, head, space.mT)
+            call.edit_head(head.index, query=new.to(call.query), rows=at)
             return
         key = call.key[:, call.kv_head(head.index)].to(torch.float64, copy=True)
         original, target = (
             self.begun.columns(call, [getattr(aim, side).position for aim in self.aims])
             for side in ("original", "target")
         )
-        if self.edit.kind == "swap":
-            key[each, original], key[each, target] = swap(key[each, original], key[each, target], space.projector)
-        else:
-            lead = space.basis[:, min(self.edit.direction, space.rank - 1)]
-            key[each, original] = self.edit.changed(key[each, original], space.projector, head, lead)
-        call.edit_head(head.index, key=key.to(call.key), rows=rows if self.rows == "query" else None)
+        change = self.edit.change(key[each, original], head, space, partner=key[each, target])
+        key[each, original] += change
+        key[each, target] += self.edit.of_target(change)
+        call.edit_head(head.index, key=key.to(call.key), rows=at)
 
-    def _read(self, logits: Float[Tensor, "example vocabulary"]) -> Float64[Tensor, "measure example"]:
+    def _read(self, logits: Float[Tensor, "example vocabulary"], *, edited: bool) -> Float64[Tensor, "measure example"]:
         """The gap between the answers' logits (target less original), then the other measures."""
         logits = logits if logits.dtype == torch.float64 else logits.float()
+        self._refuse_nan(logits, edited)
         answers = self.answers.to(logits.device)
         own = logits.gather(1, answers)
         probability = (own - logits.logsumexp(-1, keepdim=True)).exp()
         predicted = logits.argmax(-1, keepdim=True) == answers
         own, probability, predicted = (values.cpu().double() for values in (own, probability, predicted))
         return torch.stack([own[:, 1] - own[:, 0], *probability.T, *predicted.T])
+
+    def _refuse_nan(self, logits: Float[Tensor, "example vocabulary"], edited: bool) -> None:
+        broken = logits.isnan().any(-1) | logits.isposinf().any(-1)
+        if not broken.any():
+            return
+        example, model = self.begun.batch.examples[int(broken.nonzero()[0])], self.begun.model
+        name = f"{model.name} ({str(model.dtype).removeprefix('torch.')})"
+        if edited:
+            raise QKPrismError(
+                f"{example.source}: {name} predicts NaN or infinity after the edit "
+                f"({self.edit}). Give a smaller amount or vector, or load it in float32."
+            )
+        raise QKPrismError(
+            f"{example.source}: the output layer of {name} gives NaN or infinity: its weights "
+            "are damaged or too large for this dtype. Check the files, or load it in float32."
+        )

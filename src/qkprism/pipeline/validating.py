@@ -32,7 +32,7 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Frame, Model
 from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
-from qkprism.pipeline.inputs import Heads, check_encoded_alike, heads_with_features, versions
+from qkprism.pipeline.inputs import Heads, check_encoded_alike, heads_with_features, noted, versions
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import Reading, read_logits
 
@@ -66,7 +66,7 @@ def validate(
     """
     reader = validation_reader(model, pairs, features, heads=heads, truth=truth, methods=methods)
     read_together(model, [reader], batch_size=batch_size, unit="texts", progress=progress)
-    return reader.result()
+    return noted(reader.result(), features, pairs)
 
 
 def validation_reader(

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from qkprism.contrasts import Contrast, Span, Text
 from qkprism.core.crossing import Crossing, crossing
-from qkprism.core.effects import GIVEN, Effects, Entry
+from qkprism.core.effects import Effects
 from qkprism.core.feature_set import Features
 from qkprism.core.projection import Projections
 from qkprism.core.projectors import span_projector
@@ -103,16 +103,9 @@ class Scope:
         scaling = self.features.layers[head.layer].scaling
         return crossing(self.test, span_projector(own), scaling, head, LABEL)
 
-    def gain(self, head: Head, group: str, control: str = "feature") -> float:
-        """How much of the attention on the two keys a swap moves to the target."""
-        moved = self.effects.value("shift", head=head, feature=group, control=control)[0]
-        return moved - self.effects.value("shift", head=head, control="none")[0]
-
-    def gain_error(self, head: Head, group: str, control: str = "feature") -> float:
-        """The standard error of the gain of a group or of the whole key (`full`), paired over lists."""
-        known = {"feature": (group, self.effects.methods[0]), "full": ("", "")}
-        at = self.effects.entries.index(Entry(GIVEN, *known[control], control))
-        return float(self.effects.advantage_error[at, self.effects.heads.index(str(head))])
+    def gain(self, head: Head, group: str, control: str = "feature") -> tuple[float, float]:
+        """How much of the attention on the two keys a swap moves to the target, with its error paired over lists."""
+        return self.effects.gain(head=head, feature=group, control=control)
 
     def score(self, measure: str, head: Head, group: str = "", control: str = "feature") -> float:
         """Accuracy or silhouette of held-out keys."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qkprism.controls import BY_NAME, RIVALS
 from qkprism.core.effects import GIVEN
 from qkprism.errors import QKPrismError
 from qkprism.studies.binding import THRESHOLD, binding_heads
@@ -14,8 +15,6 @@ from qkprism.studies.binding_study import BOTH, CONTRASTS, BindingStudy
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_RANDOM = {"permuted": "permuted labels", "keys": "key draws", "gaussian": "Gaussian subspaces", "pca": "key PCA"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _numbers(study: BindingStudy) -> dict[str, float]:
         found[f"{name}: our rank"] = float(frame[f"{name}_rank"].mean())
         found[f"{name}: directions that hold out"] = float(frame[f"{name}_heldout"].mean())
     found |= {f"shift of attention, {name}": float(frame[f"{name}_shift"].mean()) for name in (*CONTRASTS, "both")}
-    found |= {f"shift, {word} of the rank of both": _gain(study, control) for control, word in _RANDOM.items()}
+    found |= {f"shift, {rival.title} of the rank of both": _gain(study, rival.name) for rival in RIVALS}
     found["shift, whole keys"] = _gain(study, "full")
     found |= _beaten(study) | _outcome(study)
     for name in CONTRASTS:
@@ -104,12 +103,15 @@ def _gain(study: BindingStudy, control: str) -> float:
 
 
 def _beaten(study: BindingStudy) -> dict[str, float]:
-    """The share of heads and features whose swap moves clearly more attention than each control, in every metric."""
+    """The share of heads and features whose swap moves clearly more attention than each control, in every metric.
+
+    Of controls that are evidence: noise beats the others too.
+    """
     wins: dict[str, list[bool]] = {}
     for whose, effects in (("ours", study.effects), ("paper", study.effects_paper)):
         for row in effects.beats():
-            if row["target"] == GIVEN and row["control"] in _RANDOM:
-                name = f"swaps that beat {_RANDOM[row['control']]}, {whose}, {row['method']}"
+            if row["target"] == GIVEN and row["evidence"]:
+                name = f"swaps that beat {BY_NAME[row['control']].title}, {whose}, {row['method']}"
                 wins.setdefault(name, []).append(row["beaten"])
     return {name: statistics.fmean(own) for name, own in wins.items()}
 
@@ -118,7 +120,7 @@ def _outcome(study: BindingStudy) -> dict[str, float]:
     """What swapping both features in all heads does to logit(target) - logit(original)."""
     effects = study.outcome
     head, measure = effects.heads[0], effects.measures[0]
-    wanted = {"feature": "both features", **_RANDOM, "full": "whole keys"}
+    wanted = {"feature": "both features", **{own.name: own.title for own in RIVALS}, "full": "whole keys"}
     known = {entry.control for entry in effects.entries}
     return {
         f"change of the answer's logit, {word}": effects.value(measure, head=head, feature=BOTH, control=control)[0]

@@ -131,9 +131,9 @@ class FilterStudy:
         for title, group in (("pooled", POOLED), ("span", scope.span)):
             row[f"{title}_accuracy"] = scope.score(ACCURACY, head, group)
             row[f"{title}_silhouette"] = scope.score(SILHOUETTE, head, group)
-            row[f"{title}_shift"] = scope.gain(head, group)
+            row[f"{title}_shift"] = scope.gain(head, group)[0]
         row["whole_accuracy"] = scope.score(ACCURACY, head, control="full")
-        return row | {"whole_shift": scope.gain(head, "", "full")}
+        return row | {"whole_shift": scope.gain(head, "", "full")[0]}
 
     def ratio(self, head: Head) -> float:
         """The share of the attention on items that goes to those asked for."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from qkprism.core.conditions import Condition, Conditions, Control, layer_conditions
+from qkprism.controls import BY_NAME
+from qkprism.core.conditions import Condition, Conditions, layer_conditions
 from qkprism.core.feature_set import Features
 from qkprism.core.features import Feature
 from qkprism.heads import Head
@@ -21,7 +22,6 @@ from qkprism.toy.contrasts import PAPER, Sampling, decompose_heads
 from qkprism.toy.samples import LATENTS
 
 Made = Literal["contrast", "raw", "paper"]
-FEATURE_ONLY: tuple[Control, ...] = ("none", "full", "feature")
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ def only(conditions: Conditions, keep: Callable[[Condition], bool] | None = None
 
 def feature_only(name: Condition) -> bool:
     """Whether a condition is no control but the floor and the ceiling."""
-    return name.control in FEATURE_ONLY
+    return not BY_NAME[name.control].is_rival
