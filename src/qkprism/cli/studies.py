@@ -78,15 +78,23 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Put binding studies side by side: means and spread over seeds, a column for each schema."""
+    from qkprism.core.validation import CLEAR, LEAST
     from qkprism.studies import BindingStudy
     from qkprism.studies import compare as side_by_side
 
     found = side_by_side([BindingStudy.load(folder) for folder in folders])
     if as_json:
-        print_json({"heads": found.heads, "values": found.values})
+        print_json(found.to_json())
         return
-    frame = found.to_frame()
-    print_table(frame, list(frame.columns), f"{len(folders)} studies: mean ± standard deviation over seeds")
+    columns, title = ["what", "whose", *found.kinds], f"{len(folders)} studies: mean ± standard deviation over seeds"
+    print_table(found.to_frame(), columns, title, by="group")
+    for kind in found.kinds:
+        typer.echo(f"Heads in every seed, {kind}: {', '.join(found.heads[kind]) or 'none'}")
+    typer.echo(
+        f"All studies: {found.common}. Ours, paper: whose features (rank paper: its contrast and its rule). Control: "
+        "subspaces that know nothing of the clue. A clue matters in a head if its true part is more than "
+        f"{CLEAR:g} standard errors and {LEAST:g} logits from 0."
+    )
 
 
 @app.command("filter", epilog="Examples:  qkprism filter   qkprism filter --preset llama3.1-8b --device cuda")

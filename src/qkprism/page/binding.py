@@ -6,6 +6,7 @@ from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from qkprism.core.validation import ALL, CLEAR, LEAST, MATTERS
 from qkprism.page.binding_claims import CONTRASTS, comparison
 from qkprism.page.layout import figure, notes, page, table, with_errors
 
@@ -184,29 +185,51 @@ def _overlaps(features: Features) -> list[dict[str, Any]]:
 
 
 def _truth(study: BindingStudy) -> list[str]:
+    rows = sorted(_records(study.validation.pick(*_JUDGED, *_READINGS).summary()), key=_factor_of)
     return [
         "<p>In the true counterfactuals two clauses, two entities or two labels really change places. The closer an "
-        "edit comes to what their keys do, the more it is about that one clue and nothing else.</p>",
-        table(
-            sorted(_records(study.validation.pick(*_JUDGED, *_READINGS).summary()), key=_factor_of),
-            {
-                "factor": "factor",
-                "features": "features",
-                "method": "method",
-                "tv": "distance to the truth (no edit = 1)",
-                "absolute_part_error": "mean error of the part (logits)",
-                "error_by_chance": "expected by chance",
-                "part_rms": "error for a single prompt",
-                "slope_own": "slope, own factor (truth 1)",
-                "slope_other": "slope, other factor (truth 0)",
-            },
-        ),
-        "<p class=note>Distance: the mean over heads of the total variation after the edit, over that of no edit; "
-        "single heads are in the figure. Mean error: of a head's mean part, averaged over heads without its sign. By "
-        "chance: what parts that are right on average would show with this number of prompts. The paper's swap is raw, "
-        "its attribution raw sequential. Twins are read as symmetric unless it says paired or matched. All other "
-        "combinations are in the folder <code>validation</code>.</p>",
+        "edit comes to what their keys do, the more it is about that one clue and nothing else. Where a clue has no "
+        "part in the logits there is nothing to get right or wrong, so the first table is of the heads in which it "
+        f"<b>matters</b>: the true part is more than {CLEAR:g} standard errors and {LEAST:g} logits from 0.</p>",
+        "<h3>Heads in which the clue matters</h3>",
+        table([_of_heads(row) for row in rows if row["heads"] == MATTERS], _TRUTH_COLUMNS),
+        "<h3>All heads of the study</h3>",
+        table([_of_heads(row) for row in rows if row["heads"] == ALL], _TRUTH_COLUMNS),
+        "<p class=note>Distance: total variation between the attention after the edit and the truth, over that without "
+        "an edit. The median and the count are of single heads; the ratio of means is of the mean distances, so heads "
+        "that move much weigh more. The two can fall on different sides of 1. Error of the part: the size of the "
+        "error of a head's mean part, as a share of the true part (mean error over mean part) and in logits. By "
+        "chance: the error in logits that parts which are right on average would show with this number of prompts. "
+        "Where the true parts are small, as over all heads, a share says little. The paper's swap is raw, its "
+        "attribution raw sequential (which has no edit). Twins are read as symmetric unless it says paired or "
+        "matched. All other combinations are in the folder <code>validation</code>.</p>",
     ]
+
+
+_TRUTH_COLUMNS = {
+    "factor": "clue",
+    "features": "features",
+    "method": "method",
+    "of": "heads",
+    "nearer": "nearer to the truth than no edit",
+    "tv_median": "distance, median head (no edit = 1)",
+    "tv": "distance, ratio of means",
+    "relative_part_error": "error of the part / true part",
+    "absolute_part_error": "error of the part (logits)",
+    "error_by_chance": "by chance",
+    "part_rms": "error for a single prompt",
+    "slope_own": "slope, own clue (truth 1)",
+    "slope_other": "slope, other clue (truth 0)",
+}
+
+
+def _of_heads(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose counts say of how many, and whose share is in percent."""
+    nearer, share = row["nearer"], row["relative_part_error"]
+    told: dict[str, Any] = {"of": f"{row['n_heads']} of {row['of_heads']}"}
+    told["nearer"] = nearer if nearer != nearer else f"{nearer:.0f} of {row['n_heads']}"
+    told["relative_part_error"] = share if share != share else f"{share:.0%}"
+    return {**row, **told}
 
 
 def _factor_of(row: Mapping[str, Any]) -> int:
