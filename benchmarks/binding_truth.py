@@ -38,7 +38,11 @@ def main() -> None:
     pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
     table = qk.validate(model, pairs, found, methods=["contrast", "raw"]).summary()
     print(f"{len(heads)} heads: {', '.join(map(str, heads))}")
-    print(table[COLUMNS].sort_values(["heads", "factor", "features"], ascending=False).to_string(index=False, float_format="{:.3f}".format))
+    print(
+        table[COLUMNS]
+        .sort_values(["heads", "factor", "features"], ascending=False)
+        .to_string(index=False, float_format="{:.3f}".format)
+    )
 
 
 if __name__ == "__main__":

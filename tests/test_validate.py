@@ -150,6 +150,32 @@ def test_validate__has_every_method_and_compares_sets_of_features(model, feature
     assert set(found.summary().columns) >= {"tv", "absolute_part_error", "slope_own"}
 
 
+def test_validate__a_method_that_a_set_lacks_is_said_and_one_that_none_has_is_refused(model, features):
+    paper = qk.decompose(model, contrasts(), heads=HEADS, preset="paper", progress=False)
+    sets = {"ours": features, "paper": paper}
+    found = qk.validate(model, pairs(4), sets, methods=["contrast"], progress=False)
+    frame = found.to_frame()
+    assert set(frame[frame.features == "ours"].method) == {"contrast", "whole key", "raw sequential"}
+    assert set(frame[frame.features == "paper"].method) == {"whole key", "raw sequential"}  # no other in its place
+    (note,) = [note for note in found.notes if "cannot be edited" in note]
+    assert note.startswith("paper: cannot be edited by contrast")
+    for wrong, says in [
+        ({"features": paper, "methods": ["contrast"]}, "No set of features can be edited by 'contrast'. There are"),
+        ({"features": paper, "methods": "contrast"}, "No set of features can be edited"),
+        ({"features": sets, "methods": []}, "No method of editing was given"),
+        ({"features": sets, "methods": ["best"]}, "'best' is not a method of editing"),
+    ]:
+        with pytest.raises(QKPrismError, match=says):
+            qk.validate(model, pairs(4), progress=False, **wrong)
+
+
+def test_validate__a_note_about_a_head_names_it_and_its_set(model, features):
+    many = features.with_rank(features["boxes", HEADS[0]].d_head)  # more directions than there is room for
+    found = qk.validate(model, pairs(2), {"ours": features, "many": many}, methods=["contrast"], progress=False)
+    assert found.notes
+    assert all(note.startswith(tuple(f"many: {head}: " for head in HEADS)) for note in found.notes)
+
+
 def check(head, true, off, tv, *, error=0.05, factor="order"):
     """A head with a true part, by how much the part is off, and the distance ratio of an edit."""
     distance = {"distance": tv * abs(true), "distance_unedited": abs(true)}
