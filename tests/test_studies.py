@@ -175,7 +175,7 @@ def test_compare__leads_with_the_heads_in_which_the_clue_matters(made):
     assert rows[leads, error, "ours"] == rows[leads, error, "paper"] == pytest.approx(0.5)
     assert rows[leads, nearer, "ours"] == 0
     assert rows[leads, "order: swap's distance / no edit's, median head", "ours"] == pytest.approx(1.5)
-    assert rows[every, "order: error of the part", "ours"] == pytest.approx(1 / n)  # flatters
+    assert rows[every, "order: error of the part in logits", "ours"] == pytest.approx(1 / n)  # flatters
     assert rows[every, nearer, "ours"] == pytest.approx((n - 1) / n)
     assert np.isnan(rows[leads, "lexical: error of the part / true part", "ours"])
     assert "-" in set(table.to_frame()[kind])
@@ -328,6 +328,15 @@ def test_comparison__says_whose_number_is_whose_and_is_not_kind(made):
     if ours["n_heads"]:
         assert f"ours off by {ours['relative_part_error']:.0%}" in said
         assert f"the paper's off by {paper['relative_part_error']:.0%}" in said
+    page = binding_report(found)
+    (reflexive,) = {
+        f"reflexive matters in {row['n_heads']} of {row['of_heads']} heads"
+        for key, row in found.validation.over("matters").items()
+        if key[1] == "reflexive"
+    }
+    assert reflexive in page  # whatever its rank
+    assert "Heads in which the clue matters" in page
+    assert page.index("Heads in which the clue matters") < page.index("All heads of the study")
     assert rows["swapping one feature shifts some attention, both most of it"]["verdict"] != "agrees"
     assert {row["verdict"] for row in rows.values()} <= {"agrees", "in part", "differs", "new", ""}
 

@@ -86,14 +86,19 @@ def compare(
     if as_json:
         print_json(found.to_json())
         return
-    columns, title = ["what", "whose", *found.kinds], f"{len(folders)} studies: mean ± standard deviation over seeds"
+    columns, title = (
+        ["what", "whose", *found.kinds],
+        f"Binding studies ({len(folders)}): mean ± standard deviation over seeds",
+    )
     print_table(found.to_frame(), columns, title, by="group")
     for kind in found.kinds:
         typer.echo(f"Heads in every seed, {kind}: {', '.join(found.heads[kind]) or 'none'}")
     typer.echo(
         f"All studies: {found.common}. Ours, paper: whose features (rank paper: its contrast and its rule). Control: "
-        "subspaces that know nothing of the clue. A clue matters in a head if its true part is more than "
-        f"{CLEAR:g} standard errors and {LEAST:g} logits from 0."
+        "subspaces that know nothing of the clue. A clue matters in a head if its true part (half of what the logit "
+        f"gap loses when it is really exchanged) is more than {CLEAR:g} standard errors and {LEAST:g} logits from 0. "
+        "Elsewhere any method looks right. Swap's distance: of attention to the prompt that really changed; below 1 is "
+        "nearer than no edit."
     )
 
 

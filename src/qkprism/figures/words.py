@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
 from qkprism.figures.theme import axis, plain, shortened
 
+if TYPE_CHECKING:
+    from qkprism.core.features import Feature
+
 _NOTES = 3
+CLEAR = 3.0  # errors from which a logit gap is called significant
+NOTHING = "no evidence of a feature"
+BELIEVE = (
+    "Where rank and logit gap (or the accuracy of find_heads) seem to disagree: the gap and the accuracy measure what "
+    "the head does; the rank counts the directions that can be told from chance with this many examples."
+)
+TOGETHER = (
+    "Salience t of heads moves together: one draw of examples can make it large in half of all heads by chance, so "
+    "many heads with a large one are one piece of evidence, not many."
+)
 
 
 def known(value: float) -> float | None:
@@ -22,6 +35,24 @@ def few(notes: Sequence[str]) -> str:
     """The first notes, and how many more there are."""
     more = [f"And {len(notes) - _NOTES} more such notes."] if len(notes) > _NOTES else []
     return " ".join([*notes[:_NOTES], *more])
+
+
+def evidence_of(feature: Feature) -> str:
+    """What is known of a feature: its held-out rank, and where that is 0 what else speaks for it or does not."""
+    if feature.rank_heldout != 0:
+        return feature.evidence
+    t, threshold = feature.spectrum.t.tolist(), feature.choices.threshold
+    later = [(value, i) for i, value in enumerate(t, 1) if value > threshold]
+    gap = feature.logit_gap
+    size = gap.total / gap.error if gap and gap.error > 0 else math.nan
+    clear = abs(size) > CLEAR
+    told = [f"no leading direction holds by itself (t = {t[0]:.1f})"]
+    if later:
+        best, at = max(later)
+        told.append(f"direction {at} of {len(t)} does (t = {best:.1f})")
+    if math.isfinite(size):
+        told.append(f"the logit gap is {'' if clear else 'not '}significant (t = {size:.1f})")
+    return "; ".join(told) + ("" if later or clear else f": {NOTHING}")
 
 
 def facts(provenance: Mapping[str, Any], *more: str) -> str:

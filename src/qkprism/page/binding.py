@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from qkprism.core.feature_set import Features
+    from qkprism.core.validation import Validation
     from qkprism.heads import Head
     from qkprism.studies.binding_study import BindingStudy
 
@@ -89,11 +90,12 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         "<h2>What was found</h2>",
         table([with_errors(row) for row in _records(study.summary())], _COLUMNS),
         "<p class=note>± standard errors. Accuracy: how often the right label has the most attention of all labels "
-        f"(chance {study.scores.chance:.2f}), and of all tokens, on the prompts that chose the heads. Works by: the "
-        "feature whose part of the gap is clear and twice the other's. Part of the gap: how much of the logit gap "
-        "between the right label and the others a feature makes. Shift: of the attention on the right label and a "
-        "target, how much moves to the target when their keys exchange the feature. Alone finds it: how often the "
-        f"right label has the largest part of the logit by this feature alone (chance {study.scores.chance:.2f}). "
+        f"(chance {study.scores.chance:.2f}), and of all tokens, on the prompts that chose the heads, so a little too "
+        "high. Works by: the feature whose part of the gap is clear and twice the other's, as our split has it. Part "
+        "of the gap: how much of the logit gap between the right label and the others a feature makes. Shift: of the "
+        "attention on the right label and a target, how much moves to the target when their keys exchange the feature. "
+        "Alone finds it: how often the right label has the largest part of the logit by this feature alone (chance "
+        f"{study.scores.chance:.2f}). "
         f"Held out: the leading run of directions with t above {study.features.choices.threshold:g} on examples that "
         "did not choose them; one weak direction ends it, so 0 can stand before directions that hold. Rank: those of "
         "them in which keys differ more by this clue than by the others and noise, or the energy rule in balanced "
@@ -108,6 +110,8 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         *shown("ranks", "spectrum", "entities"),
         *([] if study.entities.rows else notes([_NO_ENTITIES])),
         "<h2>What the subspaces hold</h2>",
+        "<p>Pictured is for each feature the head in which it alone finds the right label most often: the clearest "
+        "picture, not a typical one. The other heads are in the table.</p>",
         *shown("subspace"),
         "<h2>Three mechanisms</h2>",
         *_mechanisms(study),
@@ -124,8 +128,9 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         *_truth(study),
         *shown("validation"),
         "<h2>Why did it attend to that token?</h2>",
-        "<p>One prompt in the head that uses order most and in the one that uses lexical most, split by our features "
-        "and, for comparison, by the paper's (sequential: what features share counts for the first).</p>",
+        "<p>The first test prompt in the heads whose logits tell right from wrong most in the order and in the lexical "
+        "contrast, split by our features and, for comparison, by the paper's (sequential: what features share counts "
+        "for the first). One prompt shows how a split reads; the means over prompts below show what holds.</p>",
         *shown("example", "attributions"),
     ]
     return page("binding", parts)
@@ -140,7 +145,7 @@ def _opening(study: BindingStudy) -> list[str]:
         f"<p>asks for <b>{escape(about.answer)}</b>. Some attention heads look from the last token straight at the "
         "right label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> "
         "item in it (the thing that is asked for), or because the label is known already (<b>reflexive</b>). This page "
-        "shows which heads do it, how many dimensions each clue takes in their query-key space, and proves it by "
+        "shows which heads do it, how many dimensions each clue takes in their query-key space, and tests it by "
         "editing keys: features are found on some entities and tested on others.</p>",
     ]
 
@@ -154,11 +159,12 @@ def _mechanisms(study: BindingStudy) -> list[str]:
         for head in study.heads
     ]
     return [
-        "<p>The third mechanism of the literature, which the paper names and does not study: the query holds the right "
-        "label itself, because earlier layers have found it. Its twins differ in the label of the queried clause only. "
-        f"All three are decomposed together ({found[REFLEXIVE, study.heads[0]].n} twins for reflexive). Held-out "
+        "<p>The third mechanism of the literature, which the paper names and does not study: the query would hold the "
+        "right label itself, because earlier layers have found it. Its twins differ in the label of the queried clause "
+        f"only. All three are decomposed together ({found[REFLEXIVE, study.heads[0]].n} twins for reflexive). Held-out "
         f"ranks, and the held-out t of the first direction (above {found.choices.threshold:g} counts):</p>",
         table(rows, {name: name for name in rows[0]}),
+        f"<p>{escape(_used(study.validation))}</p>",
         "<p>Overlap of the subspaces, as the mean squared cosine of their principal angles (0: orthogonal, 1: one "
         "inside the other); means over heads, lowest and highest:</p>",
         table(
@@ -169,6 +175,18 @@ def _mechanisms(study: BindingStudy) -> list[str]:
         "shows how far they are in the head's own coordinates, where a swap of one feature moves some of the other. "
         "Queries vary in few directions, so their subspaces overlap whatever they hold.</p>",
     ]
+
+
+def _used(validation: Validation) -> str:
+    """In how many heads each mechanism matters, whatever its rank."""
+    heads: dict[str, dict[str, bool]] = {}
+    for check in validation.checks:
+        heads.setdefault(check.factor, {})[check.head] = check.matters
+    told = ", ".join(f"{factor} matters in {sum(own.values())} of {len(own)} heads" for factor, own in heads.items())
+    return (
+        "A rank says that queries and keys share the information, not that the head uses it. Against prompts that "
+        f"really changed (below), {told}."
+    )
 
 
 def _overlaps(features: Features) -> list[dict[str, Any]]:
@@ -187,8 +205,8 @@ def _overlaps(features: Features) -> list[dict[str, Any]]:
 def _truth(study: BindingStudy) -> list[str]:
     rows = sorted(_records(study.validation.pick(*_JUDGED, *_READINGS).summary()), key=_factor_of)
     return [
-        "<p>In the true counterfactuals two clauses, two entities or two labels really change places. The closer an "
-        "edit comes to what their keys do, the more it is about that one clue and nothing else. Where a clue has no "
+        "<p>In the true counterfactuals two clauses, two entities or two labels really change places. An edit of that "
+        "one clue and nothing else would give the attention that their keys do. Where a clue has no "
         "part in the logits there is nothing to get right or wrong, so the first table is of the heads in which it "
         f"<b>matters</b>: the true part is more than {CLEAR:g} standard errors and {LEAST:g} logits from 0.</p>",
         "<h3>Heads in which the clue matters</h3>",
@@ -200,7 +218,8 @@ def _truth(study: BindingStudy) -> list[str]:
         "that move much weigh more. The two can fall on different sides of 1. Error of the part: the size of the "
         "error of a head's mean part, as a share of the true part (mean error over mean part) and in logits. By "
         "chance: the error in logits that parts which are right on average would show with this number of prompts. "
-        "Where the true parts are small, as over all heads, a share says little. The paper's swap is raw, its "
+        "Where the true parts are small, as over all heads, a share says little. A small error with a slope far from 1 "
+        "means parts that are right on average, and not prompt by prompt. The paper's swap is raw, its "
         "attribution raw sequential (which has no edit). Twins are read as symmetric unless it says paired or "
         "matched. All other combinations are in the folder <code>validation</code>.</p>",
     ]
