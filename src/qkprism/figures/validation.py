@@ -87,7 +87,7 @@ def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figur
         width=width,
         plot_height=height,
         left=_LEFT,
-        above=60,
+        above=80,  # two rows of the legend
         below=92,
     )
 
@@ -310,9 +310,9 @@ def _legend(fig: go.Figure, validation: Validation, height: int) -> None:
     if len(sets) > 1:
         entries += [(plain(shortened(s)) or "features", f"set {s}", INK, _symbol(s, sets), 9) for s in sets]
     if any(not check.matters for check in validation.checks):
-        entries.append(("a head in which the factor does not clearly matter", "open", MUTED, "circle-open", 9))
+        entries.append(("factor does not matter", "open", MUTED, "circle-open", 9))
     if len({check.head for check in validation.checks}) > 1:
-        entries.append(("over the heads in which it matters", "whole", MUTED, "circle", 12))
+        entries.append(("heads in which it matters", "whole", MUTED, "circle", 12))
     for title, group, color, symbol, size in entries:
         marker = {"symbol": symbol, "size": size, "color": color}
         fig.add_scatter(x=[None], y=[None], mode="markers", name=title, legendgroup=group, marker=marker)
