@@ -94,6 +94,7 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     assert asked == [("Qwen/Qwen3-4B-Instruct-2507", {"dtype": "bfloat16", "device": None})]
     told = capsys.readouterr().out
     assert "figures as .html" in told
+    assert "order (ours), contrast: the factor" in told.replace("\n", " ")
     assert str(place / "report.html") in told
     _command(["binding", "--json", *folder], monkeypatch)
     told = json.loads(capsys.readouterr().out)

@@ -66,7 +66,8 @@ def binding(
         "validation": study.validation.summary().to_dict("records"),
     }
     title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
-    lines = [*study.notes, *study.outcome.verdict()]
+    judged = study.validation.pick(("ours", "contrast"), ("paper", "raw"), ("paper", "raw sequential"))
+    lines = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
     features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
     shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
     _show_study(_Shown(shown, title, lines, found), save, figures, binding_report(study, figures), as_json)

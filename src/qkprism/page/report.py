@@ -107,10 +107,7 @@ def _notes(features: Features) -> list[str]:
 
 
 def _heads(heads: Sequence[Head]) -> str:
-    """
-    >>> _heads([Head(0, i) for i in range(10)])
-    'L0H0, L0H1, L0H2, L0H3, L0H4, L0H5 and 4 more heads'
-    """
+    """The first heads by name, and how many more."""
     rest = len(heads) - SHOWN
     return ", ".join(map(str, heads[:SHOWN])) + (f" and {rest} more heads" if rest > 0 else "")
 
