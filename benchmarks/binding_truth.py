@@ -18,7 +18,8 @@ WAYS = {
     "no fixed entity, balanced rank": qk.Way(contrasts=FREE),
     "no fixed entity, own rank": qk.Way(contrasts=FREE, rank="own"),
 }
-COLUMNS = ["features", "factor", "method", "tv", "absolute_part_error", "error_by_chance", "part_rms", "slope_own"]
+COLUMNS = ["features", "factor", "method", "heads", "n_heads", "nearer", "tv_median", "tv", "relative_part_error"]
+COLUMNS += ["absolute_part_error", "error_by_chance", "part_rms", "slope_own"]
 
 
 def main() -> None:
@@ -37,7 +38,11 @@ def main() -> None:
     pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
     table = qk.validate(model, pairs, found, methods=["contrast", "raw"]).summary()
     print(f"{len(heads)} heads: {', '.join(map(str, heads))}")
-    print(table[COLUMNS].sort_values(["factor", "features"]).to_string(index=False, float_format="{:.3f}".format))
+    print(
+        table[COLUMNS]
+        .sort_values(["heads", "factor", "features"], ascending=False)
+        .to_string(index=False, float_format="{:.3f}".format)
+    )
 
 
 if __name__ == "__main__":

@@ -271,6 +271,21 @@ def test_attribute__order_is_judged_on_the_tokens_that_are_seen(llama, own):
     assert many.order_spread["L1H3"] == pytest.approx(one.order_spread, rel=1e-6)
 
 
+def test_attribute__order_spread_does_not_depend_on_batches(llama, own):
+    """Which feature depends most on the order differs from example to example."""
+    raw, test = own.with_metric("raw").with_rank(5), Contrast("test", examples(15, seed=5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [
+            qk.attribute(llama, test, raw, method="sequential", batch_size=size, progress=False).order_spread
+            for size in (1, 7)
+        ]
+        single = [qk.attribute(llama, example, raw, "L1H3", method="sequential").order_spread for example in test]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert found[0]["L1H3"] <= sum(single) / 15  # the most of one feature, not of a different one each time
+    assert qk.attribute(llama, test, own, progress=False).order_spread["L1H3"] is None
+
+
 def test_attribute__terms_keep_their_names_where_heads_project_in_different_orders(llama, own):
     """By default the lowest rank is projected out first, and ranks differ from head to head."""
     raw = own.with_metric("raw")

@@ -15,6 +15,7 @@ import torch
 from drawn import note, one, traces
 from planted import planted, two_factors
 from qkprism import Head, HeadScores, QKPrismError, decompose_vector_sets, decompose_vectors
+from qkprism.core.features import NO_EVIDENCE, Gap
 from qkprism.core.scores import MEASURES
 from qkprism.figures import heads as head_figures
 from qkprism.figures import rank_figure, save_figure, score_figure, spectrum_figure
@@ -29,6 +30,7 @@ from qkprism.figures.theme import (
     shortened,
     wrapped,
 )
+from qkprism.page.report import features_report
 
 EVIL = "<script>alert(1)</script> <b>a</b> & $x^2$"
 SAFE = "&lt;script&gt;alert(1)&lt;/script&gt; &lt;b&gt;a&lt;/b&gt; &amp; &#36;x^2&#36;"
@@ -262,6 +264,60 @@ def test_spectrum_figure__title_names_contrast_head_and_rank(feature):
     assert "n = 400" in title
     assert f"logit gap {number(gap.total, gap.error)}" in title
     assert f"salience {feature.salience_energy:.0%} of energy" in title
+
+
+def weak_feature(feature, *, t, gap):
+    """The feature with a held-out rank of 0, these t of its first directions and this logit gap."""
+    values = torch.zeros_like(feature.spectrum.t)
+    values[: len(t)] = torch.tensor(t).double()
+    spectrum = replace(feature.spectrum, t=values)
+    return replace(feature, rank_heldout=0, spectrum=spectrum, logit_gap=Gap(*gap, match=gap[0], salience=0.0))
+
+
+@pytest.mark.parametrize(
+    ("t", "gap", "says", "not_said"),
+    [
+        (
+            [2.1, 0.5, 5.9],
+            (0.1, 0.1),
+            "3 of 16 does (t = 5.9); the logit gap is not significant (t = 1.0)",
+            NO_EVIDENCE,
+        ),
+        ([2.1], (1.0, 0.1), "holds by itself (t = 2.1); the logit gap is significant (t = 10.0)", NO_EVIDENCE),
+        ([2.1], (0.1, 0.1), f"the logit gap is not significant (t = 1.0): {NO_EVIDENCE}", "does (t ="),
+    ],
+)
+def test_evidence__rank_zero_says_what_else_is_known(feature, t, gap, says, not_said):
+    weak = weak_feature(feature, t=t, gap=gap)
+    said = weak.evidence
+    assert says in said
+    assert not_said not in said
+    assert said.split(";")[0] in weak.plot().layout.title.text.replace("<br>", " ")
+    assert "the gap and the accuracy measure what the head does" in note(weak.plot(), "caption").replace("<br>", " ")
+
+
+def test_features_report__rank_zero_is_not_called_nothing_where_something_speaks_for_it(pair):
+    heads = [Head(0, i) for i in range(3)]
+    made = over_heads(pair, heads)
+    weak = {key: weak_feature(f, t=[2.0, 5.9], gap=(1.0, 0.1)) for key, f in made.features.items()}
+    first = next(iter(weak))
+    noted = {**weak, first: replace(weak[first], notes=(f"{first[1]}: is odd.", "All are."))}
+    noted = {key: f if key == first else replace(f, notes=("All are.",)) for key, f in noted.items()}
+    page = features_report(replace(made, features=noted))
+    assert "no evidence of a feature" not in page
+    assert "Held-out rank 0, but not without evidence" in page
+    assert f"{first[0]} in {first[1]}: no leading direction holds by itself (t = 2.0); direction 2 of" in page
+    assert f"{first[1]}: is odd." in page
+    assert ">All are.<" in page  # of all heads, so none is named
+    nothing = {key: weak_feature(f, t=[2.0], gap=(0.1, 0.1)) for key, f in made.features.items()}
+    assert "not without evidence" not in features_report(replace(made, features=nothing))
+
+
+def test_rank_figure__says_what_zero_means_and_that_salience_moves_together(pair):
+    caption = " ".join(every_text(over_heads(pair, [Head(0, i) for i in range(3)]).plot())).replace("<br>", " ")
+    assert "0 is no evidence" not in caption
+    assert "no leading direction holds by itself" in caption
+    assert "one piece of evidence, not many" in caption
 
 
 @pytest.mark.parametrize(("d", "rank", "shown"), [(16, 1, 16), (64, 3, 20), (64, 15, 30), (64, 60, 64)])

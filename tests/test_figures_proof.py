@@ -110,7 +110,22 @@ def attributions_of(heads=("L1H2", "L3H4"), terms=("order", "lexical", RESIDUAL)
 
 def check_of(i=0, *, features="", factor="order", head="L1H2", method="raw", **changes):
     made = Check(
-        features, factor, head, method, 0.4 + 0.01 * i, 0.02, 1.1 + i, 1.0 + i, 0.1, 0.03, 0.9, 0.05, 0.1, 0.04, 60
+        features,
+        factor,
+        head,
+        method,
+        0.4 + 0.01 * i,
+        0.02,
+        1.1 + i,
+        1.0 + i,
+        0.05,
+        0.1,
+        0.03,
+        0.9,
+        0.05,
+        0.1,
+        0.04,
+        60,
     )
     return made._replace(**changes)
 
@@ -572,12 +587,27 @@ def test_validation_figure__a_row_a_factor_with_the_numbers_of_the_checks():
             assert {t.marker.color for t in (*distance, *parts, *slopes)} == {METHOD_COLORS[own.method]}
 
 
-def test_validation_figure__means_over_heads_are_larger_marks():
-    fig = validation_of(factors=("order",), methods=("raw",)).plot()
-    means = traces(fig, name="mean of raw")
-    assert [t.y[0] for t in means] == pytest.approx([0.41, 2.1, 0.9, 0.1])
-    assert means[1].x[0] == pytest.approx(2.0)
-    assert means[0].marker.size > one(fig, name="raw", yaxis="y").marker.size
+def test_validation_figure__large_marks_are_of_the_heads_in_which_the_factor_matters():
+    made = validation_of(factors=("order",), methods=("raw",))
+    without = check_of(head="L9H0", tv=3.0, part=0.0, true_part=0.01, slope_own=9.0)
+    fig = Validation((*made.checks, without)).plot()
+    (distance,), means = traces(fig, name="median of raw"), traces(fig, name="mean of raw")
+    assert distance.y[0] == pytest.approx(0.41)
+    assert [t.y[0] for t in means] == pytest.approx([2.1, 0.9, 0.1])
+    assert means[0].x[0] == pytest.approx(2.0)
+    dots = one(fig, name="raw", yaxis="y")
+    assert distance.marker.size > dots.marker.size
+    assert list(dots.marker.symbol) == ["circle"] * 3 + ["circle-open"]
+    assert note(fig, "nearer") == "3/3"
+    assert "order in 3 of 4 heads" in note(fig, "caption").replace("<br>", " ")
+    assert "3 of 4 heads" in distance.hovertext[0]
+
+
+def test_validation_figure__nothing_is_said_over_heads_in_which_nothing_matters():
+    checks = tuple(check_of(head=head, true_part=0.01) for head in ("L0H0", "L1H0"))
+    fig = Validation(checks).plot()
+    assert not [t for t in fig.data if (t.name or "").startswith(("mean of", "median of"))]
+    assert "order in 0 of 2 heads" in note(fig, "caption").replace("<br>", " ")
 
 
 def test_validation_figure__reference_lines():
@@ -590,14 +620,14 @@ def test_validation_figure__reference_lines():
 
 def test_validation_figure__a_symbol_a_set_of_features():
     fig = validation_of(methods=("raw",), sets=("balanced", "paper")).plot()
-    assert {t.marker.symbol for t in traces(fig, name="raw balanced")} == {"circle"}
-    assert {t.marker.symbol for t in traces(fig, name="raw paper")} == {"square"}
+    assert {s for t in traces(fig, name="raw balanced") for s in t.marker.symbol} == {"circle"}
+    assert {s for t in traces(fig, name="raw paper") for s in t.marker.symbol} == {"square"}
     assert {"balanced", "paper"} <= {t.name for t in fig.data}
 
 
 def test_validation_figure__one_head_has_no_mean_and_many_no_bars():
     single = validation_of(heads=1).plot()
-    assert not [t for t in single.data if (t.name or "").startswith("mean")]
+    assert not [t for t in single.data if (t.name or "").startswith(("mean of", "median of"))]
     many = validation_of(heads=30, factors=("order",), methods=("raw",)).plot()
     assert one(many, name="raw", yaxis="y").error_y.array is None
     assert "0.400 ± 0.020" in one(many, name="raw", yaxis="y").hovertext[0]

@@ -72,7 +72,7 @@ def test_energy_rank__sees_a_large_rank_in_pure_noise_and_the_null_shows_it():
     assert feature.rank_energy > 10
     assert feature.rank_heldout == 0
     assert feature.strengths[0] < 1.5 * feature.spectrum.null_high[0]
-    assert feature.evidence.startswith("no direction holds")
+    assert feature.evidence.startswith("no leading direction holds")
 
 
 def test_heldout_rank__sees_nothing_in_random_labels():
@@ -144,7 +144,10 @@ def test_evidence__tells_a_late_direction_by_how_often_chance_shows_one():
     feature = decompose_vectors(vectors.query, vectors.positive, vectors.negative)
     weak, strong = (feature.spectrum.t.clone() for _ in range(2))
     weak[17], strong[2] = 5.0, 25.0
-    for t, words in ((weak, "direction 18 has t = 5.0, as one of 64 has by chance"), (strong, "but direction 3 does")):
+    for t, words in (
+        (weak, "direction 18 of 64 alone reaches what chance"),
+        (strong, "direction 3 of 64 does (t = 25.0)"),
+    ):
         changed = replace(feature, spectrum=replace(feature.spectrum, t=t))
         assert words in changed.evidence
 

@@ -94,6 +94,7 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     assert asked == [("Qwen/Qwen3-4B-Instruct-2507", {"dtype": "bfloat16", "device": None})]
     told = capsys.readouterr().out
     assert "figures as .html" in told
+    assert "order (ours), contrast: the factor" in told.replace("\n", " ")
     assert str(place / "report.html") in told
     _command(["binding", "--json", *folder], monkeypatch)
     told = json.loads(capsys.readouterr().out)
@@ -131,21 +132,81 @@ def test_compare__means_and_spread_over_seeds(finished, monkeypatch, capsys):
     found = compare(studies)
     (kind,) = found.kinds
     shifts = [float(study.summary()["both_shift"].mean()) for study in studies]
-    assert found.values["shift of attention, both"][kind] == pytest.approx(shifts)
-    row = found.to_frame().set_index("what").loc["shift of attention, both"]
-    assert row[kind] == f"{np.mean(shifts):.2f} ± {np.std(shifts, ddof=1):.2f}"
+    (moved,) = [m for m in found.values if m.what == "both" and m.group.startswith("Share of attention")]
+    assert found.values[moved][kind] == pytest.approx(shifts)
+    frame = found.to_frame().set_index(["group", "what"])
+    assert frame.loc[(moved.group, "both"), kind] == f"{np.mean(shifts):.0%} ± {np.std(shifts, ddof=1):.0%}"
     assert set(found.heads[kind]) <= {str(head) for head in studies[0].heads}
     _command(["compare", str(place), str(other), "--json"], monkeypatch)
-    told = json.loads(capsys.readouterr().out)["values"]["shift of attention, both"][kind]
-    assert told == pytest.approx(shifts)
+    told = json.loads(capsys.readouterr().out)
+    (row,) = [row for row in told["rows"] if (row["group"], row["what"]) == (moved.group, "both")]
+    assert row["values"][kind] == pytest.approx(shifts)
     _command(["compare", str(place)], monkeypatch)
-    assert "shift of attention, both" in capsys.readouterr().out
+    assert moved.group in capsys.readouterr().out
     for wrong, says in [([], "at least one"), ([studies[0]] * 2, "same seed")]:
         with pytest.raises(QKPrismError, match=says):
             compare(wrong)
     (place / "outcome.job").unlink()
     with pytest.raises(QKPrismError, match="not finished: it has no outcome"):
         BindingStudy.load(place)
+
+
+def test_compare__leads_with_the_heads_in_which_the_clue_matters(made):
+    """Of the first head one clue matters, and its part is half as large again; elsewhere there is nothing."""
+    found = BindingStudy.load(made[1])
+    wrong = {"true_part": 2.0, "true_part_error": 0.1, "part_error": 1.0, "tv": 1.5}
+    nothing = {"true_part": 0.0, "true_part_error": 0.1, "part_error": 0.0, "tv": 0.5}
+    first = found.validation.checks[0].head
+    checks = tuple(
+        c._replace(**(wrong if (c.head, c.factor) == (first, "order") else nothing)) for c in found.validation.checks
+    )
+    table = compare([replace(found, validation=replace(found.validation, checks=checks))])
+    (kind,), n = table.kinds, len(found.heads)
+    assert kind == "boxes"
+    rows = {(m.group, m.what, m.whose): values[kind][0] for m, values in table.values.items()}
+    leads, every = list(dict.fromkeys(m.group for m in table.values))[:2]
+    assert next(iter(table.values)).what == "order: heads in which it matters"
+    assert rows[leads, "order: heads in which it matters", ""] == 1
+    assert rows[leads, "order: heads studied", ""] == n
+    assert rows[leads, "lexical: heads in which it matters", ""] == 0
+    error, nearer = (
+        "order: error of the part / true part",
+        "order: heads whose swap is nearer to the truth than no edit",
+    )
+    assert rows[leads, error, "ours"] == rows[leads, error, "paper"] == pytest.approx(0.5)
+    assert rows[leads, nearer, "ours"] == 0
+    assert rows[leads, "order: swap's distance / no edit's, median head", "ours"] == pytest.approx(1.5)
+    assert rows[every, "order: error of the part in logits", "ours"] == pytest.approx(1 / n)  # flatters
+    assert rows[every, nearer, "ours"] == pytest.approx((n - 1) / n)
+    assert np.isnan(rows[leads, "lexical: error of the part / true part", "ours"])
+    assert "-" in set(table.to_frame()[kind])
+    said = {
+        row["what"]: row["here"]
+        for row in comparison(replace(found, validation=replace(found.validation, checks=checks)))
+    }
+    assert f"order matters in 1 of {n} heads: ours off by 50% of the true part" in said["logits split into features"]
+    assert f"lexical matters in 0 of {n} heads" in said["logits split into features"]
+
+
+def test_compare__names_kinds_by_what_differs(made):
+    found = BindingStudy.load(made[1])
+    other = replace(found, about=replace(found.about, phrasing="question"))
+    assert compare([found]).kinds == ("boxes",)
+    assert compare([found, other]).kinds == ("boxes, cloze", "boxes, question")
+    assert "3 pairs" in compare([found, other]).common
+
+
+def test_compare__a_study_of_another_version_is_one_clear_line(finished, monkeypatch, capsys):
+    place = finished[1]
+    old = BindingStudy.load(place).validation
+    replace(old, checks=tuple(tuple(check)[:-1] for check in old.checks)).save(place / "validation")
+    monkeypatch.setattr(sys, "argv", ["qkprism", "compare", str(place)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    told = capsys.readouterr().err
+    assert "saved by another version" in told
+    assert "Start the study in" in told
 
 
 @pytest.mark.filterwarnings("ignore:Only")
@@ -261,10 +322,22 @@ def test_comparison__says_whose_number_is_whose_and_is_not_kind(made):
     """A random model agrees with nothing that takes a trained one."""
     found = BindingStudy.load(made[1])
     rows = {row["what"]: row for row in comparison(found)}
-    truth = found.validation.summary().set_index(["features", "factor", "method"])["absolute_part_error"]
+    truth = found.validation.summary().query("heads == 'matters'").set_index(["features", "factor", "method"])
     said = rows["logits split into features"]["here"]
-    assert f"order: ours {truth['ours', 'order', 'contrast']:.2f}" in said
-    assert f"the paper's {truth['paper', 'order', 'raw sequential']:.2f}" in said
+    ours, paper = truth.loc["ours", "order", "contrast"], truth.loc["paper", "order", "raw sequential"]
+    assert f"order matters in {ours['n_heads']} of {len(found.heads)} heads" in said
+    if ours["n_heads"]:
+        assert f"ours off by {ours['relative_part_error']:.0%}" in said
+        assert f"the paper's off by {paper['relative_part_error']:.0%}" in said
+    page = binding_report(found)
+    (reflexive,) = {
+        f"reflexive matters in {row['n_heads']} of {row['of_heads']} heads"
+        for key, row in found.validation.over("matters").items()
+        if key[1] == "reflexive"
+    }
+    assert reflexive in page  # whatever its rank
+    assert "Heads in which the clue matters" in page
+    assert page.index("Heads in which the clue matters") < page.index("All heads of the study")
     assert rows["swapping one feature shifts some attention, both most of it"]["verdict"] != "agrees"
     assert {row["verdict"] for row in rows.values()} <= {"agrees", "in part", "differs", "new", ""}
 

@@ -12,7 +12,7 @@ from qkprism import Contrast, Example, QKPrismError, Validation, decompose_vecto
 from qkprism.contrasts import Span, Text
 from qkprism.core.scatter import Scatter
 from qkprism.core.splitting import split_of
-from qkprism.core.validation import Rows, total_variation
+from qkprism.core.validation import Check, Rows, total_variation
 from qkprism.models.encoding import encode
 from qkprism.pipeline import validating
 from test_intervene import HEADS, LETTERS, contrasts, load
@@ -128,6 +128,7 @@ def test_validate__is_what_one_computes_by_hand(model, features, true):
             assert row.part == pytest.approx(np.mean(parts), abs=1e-4)
             assert row.true_part == pytest.approx(np.mean(real), abs=1e-4)
             assert row.part_error == pytest.approx(np.mean(parts) - np.mean(real), abs=1e-4)
+            assert row.true_part_error == pytest.approx(np.std(real, ddof=1) / 6**0.5, abs=1e-4)
             spread = np.std(np.array(parts) - np.array(real), ddof=1) / 6**0.5
             assert row.part_error_error == pytest.approx(spread, abs=1e-4)
 
@@ -147,6 +148,88 @@ def test_validate__has_every_method_and_compares_sets_of_features(model, feature
     assert frame[frame.method == "raw sequential"].tv.isna().all()
     assert not frame[frame.method == "contrast"].slope_other.isna().any()
     assert set(found.summary().columns) >= {"tv", "absolute_part_error", "slope_own"}
+
+
+def test_validate__a_method_that_a_set_lacks_is_said_and_one_that_none_has_is_refused(model, features):
+    paper = qk.decompose(model, contrasts(), heads=HEADS, preset="paper", progress=False)
+    sets = {"ours": features, "paper": paper}
+    found = qk.validate(model, pairs(4), sets, methods=["contrast"], progress=False)
+    frame = found.to_frame()
+    assert set(frame[frame.features == "ours"].method) == {"contrast", "whole key", "raw sequential"}
+    assert set(frame[frame.features == "paper"].method) == {"whole key", "raw sequential"}  # no other in its place
+    (note,) = [note for note in found.notes if "cannot be edited" in note]
+    assert note.startswith("paper: cannot be edited by contrast")
+    for wrong, says in [
+        ({"features": paper, "methods": ["contrast"]}, "No set of features can be edited by 'contrast'. There are"),
+        ({"features": paper, "methods": "contrast"}, "No set of features can be edited"),
+        ({"features": sets, "methods": []}, "No method of editing was given"),
+        ({"features": sets, "methods": ["best"]}, "'best' is not a method of editing"),
+    ]:
+        with pytest.raises(QKPrismError, match=says):
+            qk.validate(model, pairs(4), progress=False, **wrong)
+
+
+def test_validate__a_note_about_a_head_names_it_and_its_set(model, features):
+    many = features.with_rank(features["boxes", HEADS[0]].d_head)  # more directions than there is room for
+    found = qk.validate(model, pairs(2), {"ours": features, "many": many}, methods=["contrast"], progress=False)
+    assert found.notes
+    assert all(note.startswith(tuple(f"many: {head}: " for head in HEADS)) for note in found.notes)
+
+
+def check(head, true, off, tv, *, error=0.05, factor="order"):
+    """A head with a true part, by how much the part is off, and the distance ratio of an edit."""
+    distance = {"distance": tv * abs(true), "distance_unedited": abs(true)}
+    values = (tv, 0.02, true + off, true, error, off, 0.03, 1.0, 0.1, 0.0, 0.1, 60)
+    return Check("", factor, head, "contrast", *values, **distance)
+
+
+def test_summary__leads_with_the_heads_in_which_the_factor_matters():
+    """Three heads have the factor and two do not: those two are right whatever the method, and moved by noise."""
+    having = [check("L0H0", 1.0, 0.5, 1.2), check("L0H1", -2.0, 0.5, 1.1), check("L0H2", 9.0, -0.9, 0.2)]
+    without = [check("L1H0", 0.02, 0.0, 3.0), check("L1H1", 0.0, 0.01, 3.0)]
+    frame = Validation((*having, *without)).summary()
+    matters, every = frame.to_dict("records")
+    assert (matters["heads"], matters["n_heads"], matters["of_heads"]) == ("matters", 3, 5)
+    assert (every["heads"], every["n_heads"], every["of_heads"]) == ("all", 5, 5)
+    assert matters["absolute_part_error"] == pytest.approx(1.9 / 3)
+    assert matters["true_part"] == pytest.approx(4)
+    assert matters["relative_part_error"] == pytest.approx(1.9 / 12)
+    assert matters["relative_part_error_median"] == pytest.approx(0.25)
+    assert matters["tv"] == pytest.approx((1.2 * 1 + 1.1 * 2 + 0.2 * 9) / 12)  # one head of three makes it look good
+    assert (matters["tv_median"], matters["nearer"]) == (pytest.approx(1.1), 1)
+    assert every["absolute_part_error"] == pytest.approx(1.91 / 5)
+
+
+@pytest.mark.parametrize(
+    ("true", "error", "matters"),
+    [(1.0, 0.1, True), (-1.0, 0.1, True), (1.0, 0.34, False), (0.09, 0.001, False), (1.0, math.nan, False)],
+)
+def test_check__a_factor_matters_where_its_part_is_clear_and_not_tiny(true, error, matters):
+    assert check("L0H0", true, 0.0, 1.0, error=error).matters is matters
+
+
+def test_summary__no_head_in_which_it_matters_is_a_row_of_unknowns():
+    found = Validation((check("L0H0", 0.01, 0.0, 0.5),))
+    row = found.summary().iloc[0]
+    assert (row["heads"], row["n_heads"], row["of_heads"]) == ("matters", 0, 1)
+    assert math.isnan(row["tv"])
+    assert math.isnan(row["relative_part_error"])
+    assert "none of 1 head" in found.verdict()[0]
+
+
+def test_verdict__says_in_how_many_heads_and_how_wrong():
+    having = (check("L0H0", 1.0, 0.5, 1.2), check("L0H1", 2.0, 0.5, 0.5), check("L0H2", 0.0, 0.0, 0.1))
+    (said,) = Validation(having).verdict()
+    assert "matters in 2 of 3 heads" in said
+    assert "nearer to the truth than no edit in 1 of 2" in said
+    assert "33% of the true part" in said
+
+
+def test_validate__an_earlier_version_is_one_clear_line(tmp_path):
+    fewer = tuple(check("L0H0", 1.0, 0.5, 1.2))[:-1]
+    Validation((fewer,)).save(tmp_path / "old")
+    with pytest.raises(QKPrismError, match="saved by another version"):
+        Validation.load(tmp_path / "old")
 
 
 def test_validate__factors_that_share_their_base_texts_are_as_they_are_alone(model, features):

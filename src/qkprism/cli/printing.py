@@ -8,10 +8,24 @@ from typing import Any
 
 import typer
 
-_TEXTS = ("contrast", "head", "feature", "method", "control", "token", "mark", "variant", "room", "works_by", "what")
+_TEXTS = (
+    "contrast",
+    "head",
+    "feature",
+    "method",
+    "control",
+    "token",
+    "mark",
+    "variant",
+    "room",
+    "works_by",
+    "what",
+    "whose",
+)
 
 
-def print_table(frame: Any, columns: list[str], title: str) -> None:
+def print_table(frame: Any, columns: list[str], title: str, by: str | None = None) -> None:
+    """Rows under the names of columns; `by` is a column whose values stand as titles above their rows."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -19,7 +33,12 @@ def print_table(frame: Any, columns: list[str], title: str) -> None:
     table = Table(title=escape(title), title_justify="left", header_style="bold")
     for name in columns:
         table.add_column(escape(name.replace("_", " ")), justify="left" if name in _TEXTS else "right")
-    for row in frame[columns].to_dict("records"):
+    last = None
+    for row in frame.to_dict("records"):
+        if by is not None and row[by] != last:
+            last = row[by]
+            table.add_section()
+            table.add_row(escape(_cell(last)), style="bold")
         table.add_row(*(escape(_cell(row[name])) for name in columns))
     width = None if sys.stdout.isatty() else 140  # a pipe has no width of its own
     Console(width=width).print(table)

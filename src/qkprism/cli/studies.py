@@ -66,7 +66,8 @@ def binding(
         "validation": study.validation.summary().to_dict("records"),
     }
     title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
-    lines = [*study.notes, *study.outcome.verdict()]
+    judged = study.validation.pick(("ours", "contrast"), ("paper", "raw"), ("paper", "raw sequential"))
+    lines = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
     features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
     shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
     _show_study(_Shown(shown, title, lines, found), save, figures, binding_report(study, figures), as_json)
@@ -78,15 +79,28 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Put binding studies side by side: means and spread over seeds, a column for each schema."""
+    from qkprism.core.validation import CLEAR, LEAST
     from qkprism.studies import BindingStudy
     from qkprism.studies import compare as side_by_side
 
     found = side_by_side([BindingStudy.load(folder) for folder in folders])
     if as_json:
-        print_json({"heads": found.heads, "values": found.values})
+        print_json(found.to_json())
         return
-    frame = found.to_frame()
-    print_table(frame, list(frame.columns), f"{len(folders)} studies: mean ± standard deviation over seeds")
+    columns, title = (
+        ["what", "whose", *found.kinds],
+        f"Binding studies ({len(folders)}): mean ± standard deviation over seeds",
+    )
+    print_table(found.to_frame(), columns, title, by="group")
+    for kind in found.kinds:
+        typer.echo(f"Heads in every seed, {kind}: {', '.join(found.heads[kind]) or 'none'}")
+    typer.echo(
+        f"All studies: {found.common}. Ours, paper: whose features (rank paper: its contrast and its rule). Control: "
+        "subspaces that know nothing of the clue. A clue matters in a head if its true part (half of what the logit "
+        f"gap loses when it is really exchanged) is more than {CLEAR:g} standard errors and {LEAST:g} logits from 0. "
+        "Elsewhere any method looks right. Swap's distance: of attention to the prompt that really changed; below 1 is "
+        "nearer than no edit."
+    )
 
 
 @app.command("filter", epilog="Examples:  qkprism filter   qkprism filter --preset llama3.1-8b --device cuda")

@@ -155,25 +155,30 @@ class Attribution:
 
 @dataclass
 class AttributionSums:
-    """Sums over examples of the gap between positive and negative keys and of the variance shares, term by term."""
+    """Sums over examples of the gap between positive and negative keys and of the variance shares, term by term.
+
+    `order` is of how much each feature's part depends on the order alone, where the split has one.
+    """
 
     gap: Means
     product: Means
     variance: Means
     variance_marked: Means
+    order: Means
 
     @classmethod
-    def zeros(cls, n_heads: int, n_terms: int) -> AttributionSums:
+    def zeros(cls, n_heads: int, n_terms: int, n_features: int) -> AttributionSums:
         """Sums of nothing; the last gap is that of the whole logit."""
         size = (n_heads, n_terms)
         gap, product = Means.zeros(n_heads, n_terms + 1), Means.zeros(n_heads, n_terms + 1)
-        return cls(gap, product, Means.zeros(*size), Means.zeros(*size))
+        return cls(gap, product, Means.zeros(*size), Means.zeros(*size), Means.zeros(n_heads, n_features))
 
     def add(
         self,
         gap: Float[Tensor, "example head term"],
         variance: Float[Tensor, "example head term"],
         variance_marked: Float[Tensor, "example head term"],
+        order: Float[Tensor, "example head feature"] | None,
         weight: Float[Tensor, " example"],
     ) -> None:
         """Add some examples."""
@@ -184,6 +189,13 @@ class AttributionSums:
         for means, shares in ((self.variance, variance), (self.variance_marked, variance_marked)):
             varies = shares.isfinite().flatten(1).all(1)  # logits of one token, or all equal, have no shares
             means.add(shares[varies], weight[varies])
+        if order is not None:
+            self.order.add(order, weight)
+
+    def order_spread(self) -> list[float | None]:
+        """Of each head, how much of the spread of the logits depends on the order alone: the most of any feature."""
+        most: list[float] = self.order.mean().amax(-1).tolist()
+        return [value if self.order.n else None for value in most]
 
     def gap_share(self) -> tuple[Float64[Tensor, "head term"], Float64[Tensor, "head term"]]:
         """mean(term) / mean(gap), with the standard error of a ratio of means."""

@@ -25,7 +25,7 @@ from qkprism.core.covariance import (
     query_square,
     shuffled_covariances,
 )
-from qkprism.core.features import Choices, Feature, Gap, Metric, Spectrum
+from qkprism.core.features import CLEAR, Choices, Feature, Gap, Metric, Spectrum
 from qkprism.core.metrics import (
     Factor,
     balanced_factor,
@@ -46,7 +46,6 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 
 ROUNDING = 1e-6  # of the size of queries times differences; activations are float32 at best
-GAP_ERRORS = 4.0  # standard errors from which a logit gap is told beside a rank of 0
 FREEDOM = 1e-9  # one example has no spread
 FEW_EXAMPLES = 1.6  # a head: below about 100 examples at d_head 64 the contrast metric is noisy
 
@@ -235,7 +234,7 @@ def _notes_of(head: Head, space: Space, place: int) -> list[str]:
 
 def _gap_note(head: Head, gap: Gap | None, held: int | None) -> list[str]:
     """What the logit gap says where the held-out test finds no rank."""
-    if held != 0 or gap is None or not gap.error > 0 or abs(gap.total) <= GAP_ERRORS * gap.error:
+    if held != 0 or gap is None or not gap.error > 0 or abs(gap.total) <= CLEAR * gap.error:
         return []
     side = "positive" if gap.total > 0 else "negative"
     return [

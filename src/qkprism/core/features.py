@@ -7,6 +7,7 @@ projector on keys: P = key_basis_r (M^-1 key_basis_r)^T, on queries P^T
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
@@ -28,6 +29,8 @@ Center = Literal["query", "none"]
 Metric = Literal["raw", "contrast"]
 RULES = ("balanced", "energy", "heldout", "own")
 Rank = int | str  # a number or a rule
+CLEAR = 3.0  # errors from which a logit gap is called significant
+NO_EVIDENCE = "no evidence of a feature"
 RARE = 0.01  # how often chance may show a direction that is told as one that holds
 MOSTLY = 0.5  # a direction is a contrast's own if more of the metric along it is the contrast's than all else
 
@@ -134,22 +137,32 @@ class Feature:
 
     @property
     def evidence(self) -> str:
-        """One line: is there a feature at all?"""
+        """One line: is there a feature at all? Where the held-out rank is 0, what else speaks for it or does not."""
         if self.rank_heldout is None:
             return "not tested: fewer than one group of examples a fold"
         if self.rank_heldout > 0:
             return f"{self.rank_heldout} of {self.d_head} directions hold on held-out examples"
+        late = self._late_direction()
+        told = [f"no leading direction holds by itself (t = {float(self.spectrum.t[0]):.1f})", *late]
+        if not math.isnan(self.gap_t):
+            clear = "" if abs(self.gap_t) > CLEAR else "not "
+            told.append(f"the logit gap is {clear}significant (t = {self.gap_t:.1f})")
+        return "; ".join(told) + ("" if late or abs(self.gap_t) > CLEAR else f": {NO_EVIDENCE}")
+
+    def _late_direction(self) -> list[str]:
+        """The direction with the largest t, where it is above the threshold."""
         t = self.spectrum.t.nan_to_num(nan=-torch.inf)
         best = int(t.argmax())
         if t[best] <= self.choices.threshold:
-            return "no direction holds on held-out examples"
-        which = f"direction {best + 1}"
-        if float(chance_of(t[best])) * self.d_head < RARE:
-            return f"the first direction does not hold on held-out examples, but {which} does (t = {t[best]:.1f})"
-        return (
-            f"no direction holds on held-out examples from the first on; {which} has t = {t[best]:.1f}, "
-            f"as one of {self.d_head} has by chance now and then"
-        )
+            return []
+        rare = float(chance_of(t[best])) * self.d_head < RARE
+        does = "does" if rare else "alone reaches what chance lets one reach now and then"
+        return [f"direction {best + 1} of {self.d_head} {does} (t = {float(t[best]):.1f})"]
+
+    @property
+    def gap_t(self) -> float:
+        """The logit gap over its standard error; NaN where there is none."""
+        return self.logit_gap.total / self.logit_gap.error if self.logit_gap and self.logit_gap.error > 0 else math.nan
 
     @property
     def rank_own(self) -> int | None:

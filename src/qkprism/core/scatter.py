@@ -42,6 +42,10 @@ class Scatter:
         self.mean += apart * (len(values) / n)
         self.n = n
 
+    def error(self, at: int) -> float:
+        """The standard error of a mean."""
+        return self._error(float(self.products[at, at]))
+
     def ratio(self, above: int, below: int) -> tuple[float, float]:
         """The ratio of two means with its standard error."""
         whole = float(self.mean[below])

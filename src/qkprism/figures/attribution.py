@@ -34,6 +34,7 @@ _BARS, _ROW, _STRIP, _BETWEEN = 340, 16, 84, 10  # pixels of the panels
 _FLAT = 1.8  # a token that makes the axis longer by this factor is cut
 _FAINT = (-8, -3)  # decades of attention at which its axis may begin
 CONDITION = 10.0  # from here on parts are large and cancel
+SOME = 4.0  # an angle of 28 degrees
 
 
 @dataclass(frozen=True)
@@ -369,9 +370,9 @@ def _subtitle(attribution: Attribution) -> str:
 def _caption(attribution: Attribution) -> str:
     parts = [
         "A bar is what a feature adds to the logit of a token; the bars of a token, up and down, sum to the diamond. "
-        "A key that stands out in the colour of a feature is attended because of this feature; grey is what no feature "
-        "explains. Attention depends on differences between tokens only: a part that all tokens share does nothing "
-        "(see “less the mean”).",
+        "A key that stands out in the colour of a feature owes its logit to this feature, as this split has it; grey "
+        "is what no feature explains. Attention depends on differences between tokens only: a part that all tokens "
+        "share does nothing (see “less the mean”).",
         "Below: marked keys and the query, then attention on a log scale. " + _cut_words(attribution),
         _overlap(attribution.method, attribution.angles, attribution.condition),
         few(attribution.notes),
@@ -393,7 +394,8 @@ def _overlap(method: str, angles: Mapping[str, Sequence[float]], condition: floa
     if not named:
         return ""
     size = number(condition) if math.isfinite(condition) else "infinite"
-    apart = "they can be told apart" if condition < CONDITION else "they overlap: parts can be large and cancel"
+    overlap = "they overlap: parts can be large and cancel"
+    apart = overlap if condition >= CONDITION else "some overlap" if condition >= SOME else "they can be told apart"
     return f"Smallest angle between {side} subspaces: {', '.join(named)}; condition number {size} ({apart})."
 
 

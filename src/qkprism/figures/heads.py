@@ -31,7 +31,7 @@ from qkprism.figures.theme import (
     plain,
     shortened,
 )
-from qkprism.figures.words import count, name_panel
+from qkprism.figures.words import BELIEVE, TOGETHER, count, name_panel
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
@@ -165,7 +165,10 @@ def _score_caption(scores: HeadScores, measure: str, best: Sequence[Head], *, gr
         lines.append(f"Standard errors over examples: {median(known):.2g} in the median head.")
     if best:
         named = ", ".join(f"{head} {number(values[head], errors[head])}" for head in best)
-        lines.append(f"\nOutlined: the {len(best)} highest, {named}.")
+        lines.append(
+            f"\nOutlined: the {len(best)} highest, {named}. The highest of many heads are a little too high: other "
+            "examples would show less."
+        )
     if grey:
         lines.append("Grey: not scored.")
     return " ".join(lines)
@@ -333,9 +336,12 @@ def _rank_caption(features: Features, more: str) -> str:
     untested = any(feature.rank_heldout is None for feature in features.values())
     return (
         f"Held out: how many leading directions hold on examples that did not choose them (t above "
-        f"{features.choices.threshold:g}); 0 is no evidence of the feature.{own} {more}\n"
+        f"{features.choices.threshold:g}); 0: no leading direction holds by itself, though a later one or the logit "
+        f"gap may.{own} {more}\n"
         "A rank says that queries and keys share the information, not that the head uses it: compare the logit gap "
-        "(point at a head)." + (" Some were not tested: too few examples." if untested else "")
+        f"(point at a head). {BELIEVE}"
+        + (" Some were not tested: too few examples." if untested else "")
+        + (f"\n{TOGETHER}" if len(features.heads) > 1 else "")
     )
 
 
@@ -357,7 +363,7 @@ def _summary_text(feature: Feature) -> str:
         for name, value in summary.items()
         if name not in ("contrast", "head") and not name.endswith("_error")
     ]
-    return "<br>".join([head, *rows])
+    return "<br>".join([head, plain(feature.evidence), *rows])
 
 
 def _value(value: object, error: object) -> str:

@@ -67,10 +67,10 @@ def projection_figure(
             f"alignment {number(right, error)}",
         ),
         caption="Above: marked keys and queries in the feature's subspace, by principal components (with their share "
-        "of the variance); where the colours separate in both, the feature holds the label. Below: the same without "
-        "projection. Alignment: how often the positive key has the largest part of the logit among the marked keys by "
-        "this feature alone. Both: keys as dots, queries as diamonds, but for component 1, which tells them apart."
-        + (f" {len(values)} different labels: point at a mark for its own." if many else ""),
+        "of the variance); where the colours separate in both, keys and queries share the label there. Below: the same "
+        "without projection. Alignment: how often the positive key has the largest part of the logit among the marked "
+        "keys by this feature alone. Both: keys as dots, queries as diamonds, but for component 1, which tells "
+        "them apart." + (f" {len(values)} different labels: point at a mark for its own." if many else ""),
         width=width,
         plot_height=620,
         above=36 if many else 66,

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.figures.theme import GRID, INK, MUTED, ROLES, WIDTH, axis, finish, number, shortened
-from qkprism.figures.words import name_panel
+from qkprism.figures.words import BELIEVE, name_panel
 
 if TYPE_CHECKING:
     from qkprism.core.features import Feature, Spectrum
@@ -313,11 +313,12 @@ def _caption(feature: Feature, shown: int, *, stacked: bool) -> str:
         middle = f"{second}: {feature.evidence}."
     seen = f"Shown: {shown} of {feature.d_head} directions; double-click for all." if shown < feature.d_head else ""
     parts = [
-        f"{first}: directions above both bands are stronger than chance makes them (grey: random signs on the "
-        "examples; orange: positive and negative dealt anew among the marked keys).",
+        f"{first}: directions above both bands are stronger than in any of a few null draws (grey: random signs on the "
+        "examples; orange: positive and negative dealt anew among the marked keys). The test is in the next panel.",
         middle,
         f"{third}: how much of the head's logits these directions carry; far below the dashed line, the head also "
         "uses others.",
+        BELIEVE if feature.rank_heldout == 0 else "",
         " ".join([seen, *feature.notes]),
     ]
     return "\n".join(part for part in parts if part)

@@ -1,7 +1,8 @@
 """`validation_figure`: edits and attributions against true counterfactuals (core/validation.py), a row a factor.
 
 Left, how far the edited attention is from the truth; middle, the predicted part of the logit gap against the true
-one; right, whether the part follows its own factor and no other.
+one; right, whether the part follows its own factor and no other. Heads in which the factor matters are filled and make
+the large marks; in the others there is next to nothing to exchange, so they are open.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -48,9 +50,14 @@ class Series:
     symbol: str
     checks: tuple[Check, ...]
 
+    @property
+    def mattering(self) -> list[Check]:
+        """The heads in which the factor matters."""
+        return [check for check in self.checks if check.matters]
+
 
 def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figure:
-    """Total variation, parts and slopes: a row a factor, a colour a method, a dot a head, a large mark their mean."""
+    """Total variation, parts and slopes: a row a factor, a colour a method, a dot a head, large marks over heads."""
     if not validation.checks:
         raise QKPrismError("There is no check to draw. Was the choice of heads or pairs empty?")
     factors = validation.factors
@@ -80,7 +87,7 @@ def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figur
         width=width,
         plot_height=height,
         left=_LEFT,
-        above=60,
+        above=80,  # two rows of the legend
         below=92,
     )
 
@@ -114,7 +121,8 @@ def _color(method: str, methods: Sequence[str]) -> str:
 def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
     edits = [own for own in series if any(math.isfinite(check.tv) for check in own.checks)]
     for at, own in enumerate(edits):
-        _draw_column(fig, panel, own, at, lambda check: (check.tv, check.tv_error), _whole_tv(own.checks))
+        _draw_column(fig, panel, own, at, lambda check: (check.tv, check.tv_error), "median")
+        _count_nearer(fig, panel, own, at)
     _line(fig, panel, 0, "perfect")
     _line(fig, panel, 1, "no edit")
     methods = list(dict.fromkeys(own.method for own in edits))
@@ -130,7 +138,7 @@ def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None
     ends = [check.tv for own in edits for check in own.checks if math.isfinite(check.tv)] + [0.0, 1.0]
     margin = 0.06 * (max(ends) - min(ends))
     fig.layout[f"yaxis{panel}"].update(
-        title_text="total variation / that of no edit", range=[min(ends) - margin, max(ends) + margin]
+        title_text="total variation / that of no edit", range=[min(ends) - margin, max(ends) + 2.5 * margin]
     )
     if not edits:
         _notice(fig, panel, "no edit to compare")
@@ -141,7 +149,8 @@ def _draw_parts(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
         x, y = [check.true_part for check in own.checks], [check.part for check in own.checks]
         errors = [check.part_error_error for check in own.checks]
         _draw_dots(fig, panel, own, x, y, errors)
-        _draw_mean(fig, panel, own, _mean(x), _mean(y), "part")
+        some = own.mattering
+        _draw_whole(fig, panel, own, _mean([c.true_part for c in some]), _mean([c.part for c in some]), "mean")
     values = [v for own in series for c in own.checks for v in (c.true_part, c.part) if math.isfinite(v)] + [0.0]
     margin = 0.08 * (max(values) - min(values)) or 0.5
     ends = [min(values) - margin, max(values) + margin]
@@ -175,10 +184,20 @@ def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
         _notice(fig, panel, "not tested: no shared texts, or too few")
 
 
-def _whole_tv(checks: Sequence[Check]) -> float | None:
-    """Mean distance of all heads over that of no edit: one head whose truth hardly moves would rule a mean ratio."""
-    after, before = _mean([check.distance for check in checks]), _mean([check.distance_unedited for check in checks])
-    return after / before if math.isfinite(after) and before > 0 else None
+def _count_nearer(fig: go.Figure, panel: int, own: Series, at: float) -> None:
+    """Above a column, in how many of the heads in which the factor matters the edit is nearer than no edit."""
+    if some := [check.tv for check in own.mattering if math.isfinite(check.tv)]:
+        fig.add_annotation(
+            text=f"{sum(tv < 1 for tv in some)}/{len(some)}",
+            name="nearer",
+            xref=axis("x", panel),
+            yref=f"{axis('y', panel)} domain",
+            x=at,
+            y=1,
+            yanchor="top",
+            showarrow=False,
+            font={"size": 10, "color": own.color},
+        )
 
 
 def _draw_column(
@@ -187,14 +206,15 @@ def _draw_column(
     own: Series,
     at: float,
     read: Callable[[Check], tuple[float, float]],
-    mean: float | None = None,
+    kind: str = "mean",
 ) -> None:
-    """The heads of a series one beside the other, and their mean."""
+    """The heads of a series one beside the other, and the mean or median of those in which the factor matters."""
     values, errors = zip(*map(read, own.checks), strict=True)
     n = len(values)
     spread = [at + (0.5 * i / (n - 1) - 0.25 if n > 1 else 0.0) for i in range(n)]
     _draw_dots(fig, panel, own, spread, values, errors)
-    _draw_mean(fig, panel, own, at, _mean(values) if mean is None else mean, "value")
+    some = [read(check)[0] for check in own.mattering]
+    _draw_whole(fig, panel, own, at, _median(some) if kind == "median" else _mean(some), kind)
 
 
 def _draw_dots(
@@ -215,7 +235,7 @@ def _draw_dots(
         name=plain(f"{own.method} {own.features}".strip()),
         legendgroup=own.method,
         marker={
-            "symbol": own.symbol,
+            "symbol": [own.symbol if check.matters else f"{own.symbol}-open" for check in own.checks],
             "size": 6 if several else 9,
             "color": own.color,
             "opacity": 0.55 if several else 1,
@@ -228,18 +248,20 @@ def _draw_dots(
     )
 
 
-def _draw_mean(fig: go.Figure, panel: int, own: Series, x: float, y: float, name: str) -> None:
+def _draw_whole(fig: go.Figure, panel: int, own: Series, x: float, y: float, kind: str) -> None:
+    """The mean or median of the heads in which the factor matters, where there are several heads."""
     if len(own.checks) < 2 or not (math.isfinite(x) and math.isfinite(y)):
         return
     title = plain(f"{own.method} {own.features}".strip())
+    heads = f"{len(own.mattering)} of {count(len(own.checks), 'head')}"
     fig.add_scatter(
         x=[known(x)],
         y=[known(y)],
         mode="markers",
-        name=f"mean of {title}",
+        name=f"{kind} of {title}",
         legendgroup=own.method,
         marker={"symbol": own.symbol, "size": 12, "color": own.color, "line": {"color": INK, "width": 1.2}},
-        hovertext=[f"<b>{title}</b><br>mean over heads: {name} {number(y)}"],
+        hovertext=[f"<b>{title}</b><br>{kind} over the {heads} in which the factor matters: {number(y)}"],
         hoverinfo="text",
         showlegend=False,
         xaxis=axis("x", panel),
@@ -287,8 +309,10 @@ def _legend(fig: go.Figure, validation: Validation, height: int) -> None:
     entries = [(plain(m), m, _color(m, methods), "circle", 9) for m in methods]
     if len(sets) > 1:
         entries += [(plain(shortened(s)) or "features", f"set {s}", INK, _symbol(s, sets), 9) for s in sets]
+    if any(not check.matters for check in validation.checks):
+        entries.append(("factor does not matter", "open", MUTED, "circle-open", 9))
     if len({check.head for check in validation.checks}) > 1:
-        entries.append(("mean over heads", "mean", MUTED, "circle", 12))
+        entries.append(("heads in which it matters", "whole", MUTED, "circle", 12))
     for title, group, color, symbol, size in entries:
         marker = {"symbol": symbol, "size": size, "color": color}
         fig.add_scatter(x=[None], y=[None], mode="markers", name=title, legendgroup=group, marker=marker)
@@ -302,16 +326,27 @@ def _symbol(name: str, sets: Sequence[str]) -> str:
 
 def _caption(validation: Validation) -> str:
     parts = [
+        f"Filled: heads in which the factor matters, with a true part that is clearly not 0 and not tiny: "
+        f"{_where(validation)}. Open: the others, in which a part of 0 is right whatever the method. Large marks and "
+        "counts are of the filled ones.",
         "The truth is a text in which two keys have really exchanged one factor. Left: attention after the edit, in "
-        "the distance of no edit to the truth (1: no better than no edit; 0: perfect). The whole key moves the "
-        "other factors too, so a feature that was found well comes nearer to the truth than it does.",
-        "Middle: on the dashed line the part attributed to the feature is the true one; above it, the method counts "
-        "too much. Right: a part should follow its own factor (1) and no other (0); a slope on the others is what the "
-        "method mixes in. An attribution without an edit has no distance.",
-        "Small marks: one head each; standard errors over pairs are bars, or with many heads in the text at a mark. "
-        "Large marks: means over heads (of distances, the ratio of means). " + few(validation.notes),
+        "the distance of no edit to the truth (1: no better than no edit; 0: perfect); large marks are medians, "
+        "numbers say in how many heads the edit is nearer than no edit. The whole key moves the other factors too.",
+        "Middle: on the dashed line the part attributed to the feature is the true one. Right: a part should follow "
+        "its own factor (1) and no other (0); a slope on the others is what the method mixes in. Large marks are "
+        "means. An attribution without an edit has no distance.",
+        "Standard errors over pairs are bars, or with many heads in the text at a mark. " + few(validation.notes),
     ]
     return "\n".join(part.strip() for part in parts)
+
+
+def _where(validation: Validation) -> str:
+    """In how many heads each factor matters."""
+    told = []
+    for factor in validation.factors:
+        heads = {check.head: check.matters for check in validation.checks if check.factor == factor}
+        told.append(f"{shortened(factor)} in {sum(heads.values())} of {count(len(heads), 'head')}")
+    return ", ".join(told)
 
 
 def _text(check: Check) -> str:
@@ -320,7 +355,9 @@ def _text(check: Check) -> str:
         [
             f"<b>{plain(shortened(check.factor))} in {plain(check.head)}: {plain(check.method)}{of}</b>",
             f"total variation relative to no edit {number(check.tv, check.tv_error)}",
-            f"part {number(check.part)}, true {number(check.true_part)}, "
+            f"part {number(check.part)}, true {number(check.true_part, check.true_part_error)}"
+            + ("" if check.matters else " (does not clearly matter)")
+            + ", "
             f"difference {number(check.part_error, check.part_error_error)}",
             f"slope on its own factor {number(check.slope_own, check.slope_own_error)}, "
             f"on the others {number(check.slope_other, check.slope_other_error)}",
@@ -332,3 +369,8 @@ def _text(check: Check) -> str:
 def _mean(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else math.nan
+
+
+def _median(values: Sequence[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return median(finite) if finite else math.nan

@@ -11,6 +11,14 @@ import plotly.graph_objects as go
 from qkprism.figures.theme import axis, plain, shortened
 
 _NOTES = 3
+BELIEVE = (
+    "Where rank and logit gap (or the accuracy of find_heads) seem to disagree: the gap and the accuracy measure what "
+    "the head does; the rank counts the directions that can be told from chance with this many examples."
+)
+TOGETHER = (
+    "Salience t of heads moves together: one draw of examples can make it large in half of all heads by chance, so "
+    "many heads with a large one are one piece of evidence, not many."
+)
 
 
 def known(value: float) -> float | None:

@@ -6,6 +6,7 @@ from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from qkprism.core.validation import ALL, CLEAR, LEAST, MATTERS
 from qkprism.page.binding_claims import CONTRASTS, comparison
 from qkprism.page.layout import figure, notes, page, table, with_errors
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from qkprism.core.feature_set import Features
+    from qkprism.core.validation import Validation
     from qkprism.heads import Head
     from qkprism.studies.binding_study import BindingStudy
 
@@ -41,9 +43,10 @@ _COLUMNS = {
     "accuracy": "accuracy among labels",
     "accuracy_all": "among all tokens",
     "order_rank": "order: rank",
-    "order_energy": "the paper's",
+    "order_code": "the paper's",
     "lexical_rank": "lexical: rank",
-    "lexical_energy": "the paper's ",
+    "lexical_code": "the paper's ",
+    "lexical_energy": "as its text reads",
     "order_gap": "order: part of the gap",
     "lexical_gap": "lexical: part of the gap",
     "order_shift": "order: shift",
@@ -88,11 +91,12 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         "<h2>What was found</h2>",
         table([with_errors(row) for row in _records(study.summary())], _COLUMNS),
         "<p class=note>± standard errors. Accuracy: how often the right label has the most attention of all labels "
-        f"(chance {study.scores.chance:.2f}), and of all tokens, on the prompts that chose the heads. Works by: the "
-        "feature whose part of the gap is clear and twice the other's. Part of the gap: how much of the logit gap "
-        "between the right label and the others a feature makes. Shift: of the attention on the right label and a "
-        "target, how much moves to the target when their keys exchange the feature. Alone finds it: how often the "
-        f"right label has the largest part of the logit by this feature alone (chance {study.scores.chance:.2f}). "
+        f"(chance {study.scores.chance:.2f}), and of all tokens, on the prompts that chose the heads, so a little too "
+        "high. Works by: the feature whose part of the gap is clear and twice the other's, as our split has it. Part "
+        "of the gap: how much of the logit gap between the right label and the others a feature makes. Shift: of the "
+        "attention on the right label and a target, how much moves to the target when their keys exchange the feature. "
+        "Alone finds it: how often the right label has the largest part of the logit by this feature alone (chance "
+        f"{study.scores.chance:.2f}). "
         f"Held out: the leading run of directions with t above {study.features.choices.threshold:g} on examples that "
         "did not choose them; one weak direction ends it, so 0 can stand before directions that hold. Rank: those of "
         "them in which keys differ more by this clue than by the others and noise, or the energy rule in balanced "
@@ -107,6 +111,8 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         *shown("ranks", "spectrum", "entities"),
         *([] if study.entities.rows else notes([_NO_ENTITIES])),
         "<h2>What the subspaces hold</h2>",
+        "<p>Pictured is for each feature the head in which it alone finds the right label most often: the clearest "
+        "picture, not a typical one. The other heads are in the table.</p>",
         *shown("subspace"),
         "<h2>Three mechanisms</h2>",
         *_mechanisms(study),
@@ -123,8 +129,9 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         *_truth(study),
         *shown("validation"),
         "<h2>Why did it attend to that token?</h2>",
-        "<p>One prompt in the head that uses order most and in the one that uses lexical most, split by our features "
-        "and, for comparison, by the paper's (sequential: what features share counts for the first).</p>",
+        "<p>The first test prompt in the heads whose logits tell right from wrong most in the order and in the lexical "
+        "contrast, split by our features and, for comparison, by the paper's (sequential: what features share counts "
+        "for the first). One prompt shows how a split reads; the means over prompts below show what holds.</p>",
         *shown("example", "attributions"),
     ]
     return page("binding", parts)
@@ -139,7 +146,7 @@ def _opening(study: BindingStudy) -> list[str]:
         f"<p>asks for <b>{escape(about.answer)}</b>. Some attention heads look from the last token straight at the "
         "right label. They can find it by the <b>order</b> of its clause (which place it has), by the <b>lexical</b> "
         "item in it (the thing that is asked for), or because the label is known already (<b>reflexive</b>). This page "
-        "shows which heads do it, how many dimensions each clue takes in their query-key space, and proves it by "
+        "shows which heads do it, how many dimensions each clue takes in their query-key space, and tests it by "
         "editing keys: features are found on some entities and tested on others.</p>",
     ]
 
@@ -153,11 +160,12 @@ def _mechanisms(study: BindingStudy) -> list[str]:
         for head in study.heads
     ]
     return [
-        "<p>The third mechanism of the literature, which the paper names and does not study: the query holds the right "
-        "label itself, because earlier layers have found it. Its twins differ in the label of the queried clause only. "
-        f"All three are decomposed together ({found[REFLEXIVE, study.heads[0]].n} twins for reflexive). Held-out "
+        "<p>The third mechanism of the literature, which the paper names and does not study: the query would hold the "
+        "right label itself, because earlier layers have found it. Its twins differ in the label of the queried clause "
+        f"only. All three are decomposed together ({found[REFLEXIVE, study.heads[0]].n} twins for reflexive). Held-out "
         f"ranks, and the held-out t of the first direction (above {found.choices.threshold:g} counts):</p>",
         table(rows, {name: name for name in rows[0]}),
+        f"<p>{escape(_used(study.validation))}</p>",
         "<p>Overlap of the subspaces, as the mean squared cosine of their principal angles (0: orthogonal, 1: one "
         "inside the other); means over heads, lowest and highest:</p>",
         table(
@@ -168,6 +176,18 @@ def _mechanisms(study: BindingStudy) -> list[str]:
         "shows how far they are in the head's own coordinates, where a swap of one feature moves some of the other. "
         "Queries vary in few directions, so their subspaces overlap whatever they hold.</p>",
     ]
+
+
+def _used(validation: Validation) -> str:
+    """In how many heads each mechanism matters, whatever its rank."""
+    heads: dict[str, dict[str, bool]] = {}
+    for check in validation.checks:
+        heads.setdefault(check.factor, {})[check.head] = check.matters
+    told = ", ".join(f"{factor} matters in {sum(own.values())} of {len(own)} heads" for factor, own in heads.items())
+    return (
+        "A rank says that queries and keys share the information, not that the head uses it. Against prompts that "
+        f"really changed (below), {told}."
+    )
 
 
 def _overlaps(features: Features) -> list[dict[str, Any]]:
@@ -184,29 +204,52 @@ def _overlaps(features: Features) -> list[dict[str, Any]]:
 
 
 def _truth(study: BindingStudy) -> list[str]:
+    rows = sorted(_records(study.validation.pick(*_JUDGED, *_READINGS).summary()), key=_factor_of)
     return [
-        "<p>In the true counterfactuals two clauses, two entities or two labels really change places. The closer an "
-        "edit comes to what their keys do, the more it is about that one clue and nothing else.</p>",
-        table(
-            sorted(_records(study.validation.pick(*_JUDGED, *_READINGS).summary()), key=_factor_of),
-            {
-                "factor": "factor",
-                "features": "features",
-                "method": "method",
-                "tv": "distance to the truth (no edit = 1)",
-                "absolute_part_error": "mean error of the part (logits)",
-                "error_by_chance": "expected by chance",
-                "part_rms": "error for a single prompt",
-                "slope_own": "slope, own factor (truth 1)",
-                "slope_other": "slope, other factor (truth 0)",
-            },
-        ),
-        "<p class=note>Distance: the mean over heads of the total variation after the edit, over that of no edit; "
-        "single heads are in the figure. Mean error: of a head's mean part, averaged over heads without its sign. By "
-        "chance: what parts that are right on average would show with this number of prompts. The paper's swap is raw, "
-        "its attribution raw sequential. Twins are read as symmetric unless it says paired or matched. All other "
-        "combinations are in the folder <code>validation</code>.</p>",
+        "<p>In the true counterfactuals two clauses, two entities or two labels really change places. An edit of that "
+        "one clue and nothing else would give the attention that their keys do. Where a clue has no "
+        "part in the logits there is nothing to get right or wrong, so the first table is of the heads in which it "
+        f"<b>matters</b>: the true part is more than {CLEAR:g} standard errors and {LEAST:g} logits from 0.</p>",
+        "<h3>Heads in which the clue matters</h3>",
+        table([_of_heads(row) for row in rows if row["heads"] == MATTERS], _TRUTH_COLUMNS),
+        "<h3>All heads of the study</h3>",
+        table([_of_heads(row) for row in rows if row["heads"] == ALL], _TRUTH_COLUMNS),
+        "<p class=note>Distance: total variation between the attention after the edit and the truth, over that without "
+        "an edit. The median and the count are of single heads; the ratio of means is of the mean distances, so heads "
+        "that move much weigh more. The two can fall on different sides of 1. Error of the part: the size of the "
+        "error of a head's mean part, as a share of the true part (mean error over mean part) and in logits. By "
+        "chance: the error in logits that parts which are right on average would show with this number of prompts. "
+        "Where the true parts are small, as over all heads, a share says little. A small error with a slope far from 1 "
+        "means parts that are right on average, and not prompt by prompt. The paper's swap is raw, its "
+        "attribution raw sequential (which has no edit). Twins are read as symmetric unless it says paired or "
+        "matched. All other combinations are in the folder <code>validation</code>.</p>",
     ]
+
+
+_TRUTH_COLUMNS = {
+    "factor": "clue",
+    "features": "features",
+    "method": "method",
+    "of": "heads",
+    "nearer": "nearer to the truth than no edit",
+    "tv_median": "distance, median head (no edit = 1)",
+    "tv": "distance, ratio of means",
+    "relative_part_error": "error of the part / true part",
+    "absolute_part_error": "error of the part (logits)",
+    "error_by_chance": "by chance",
+    "part_rms": "error for a single prompt",
+    "slope_own": "slope, own clue (truth 1)",
+    "slope_other": "slope, other clue (truth 0)",
+}
+
+
+def _of_heads(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose counts say of how many, and whose share is in percent."""
+    nearer, share = row["nearer"], row["relative_part_error"]
+    told: dict[str, Any] = {"of": f"{row['n_heads']} of {row['of_heads']}"}
+    told["nearer"] = nearer if nearer != nearer else f"{nearer:.0f} of {row['n_heads']}"
+    told["relative_part_error"] = share if share != share else f"{share:.0%}"
+    return {**row, **told}
 
 
 def _factor_of(row: Mapping[str, Any]) -> int:

@@ -5,16 +5,18 @@ Every verdict is computed: "agrees" and "differs" by the bounds below, "new" whe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.controls import EVIDENCE
+from qkprism.core.validation import MATTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pandas as pd
 
     from qkprism.core.effects import Effects
+    from qkprism.core.validation import Validation
     from qkprism.studies.binding_study import BindingStudy
 
 CONTRASTS = ("order", "lexical")
@@ -36,7 +38,6 @@ class Claim(NamedTuple):
 
 def comparison(study: BindingStudy) -> list[dict[str, str]]:
     """A row a finding of the paper, and one for each check that it lacks."""
-    truth = study.validation.summary().set_index(["features", "factor", "method"])
     claims = [
         _heads(study),
         *(_rank(study, name) for name in CONTRASTS),
@@ -44,20 +45,8 @@ def comparison(study: BindingStudy) -> list[dict[str, str]]:
         _swaps(study),
         _random(study),
         _controls(study),
-        _truth(
-            truth,
-            "a swap changes one feature and no other",
-            "distance to prompts that really changed (no edit: 1)",
-            "tv",
-            "raw",
-        ),
-        _truth(
-            truth,
-            "logits split into features",
-            "mean error of the parts in logits",
-            "absolute_part_error",
-            "raw sequential",
-        ),
+        _true_swaps(study.validation),
+        _true_parts(study.validation),
     ]
     return [claim._asdict() for claim in claims]
 
@@ -77,13 +66,16 @@ def _heads(study: BindingStudy) -> Claim:
 
 
 def _rank(study: BindingStudy, name: str) -> Claim:
+    """The paper's ranks are those of its authors' programs, which read twins otherwise than its text."""
     frame, (low, high) = study.summary(), RANKS[name]
-    found = frame[f"{name}_energy"]
+    found = frame[f"{name}_code"]
     near = float(((found >= low - 1) & (found <= high + 1)).mean())
     exact = float(((found >= low) & (found <= high)).mean())
     how = "agrees" if exact >= 0.5 and near >= USUALLY else verdict(near, enough=2)
+    text = "" if found.equals(frame[f"{name}_energy"]) else f" ({_span(frame[f'{name}_energy'])} as its text reads)"
     here = (
-        f"{_span(found)} by the paper's contrast and rule; {_span(frame[f'{name}_rank'])} by ours, and with "
+        f"{_span(found)} by the paper's contrast and rule as its authors computed them{text}; "
+        f"{_span(frame[f'{name}_rank'])} by ours, and with "
         f"{study.features[name, study.heads[0]].n} examples {_span(frame[f'{name}_heldout'])} directions hold out"
     )
     return Claim(f"rank of {name}", f"usually {low} or {high}", how, here)
@@ -160,15 +152,36 @@ def _beaten(effects: Effects, control: str, method: str) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def _truth(truth: pd.DataFrame, what: str, measure: str, column: str, papers: str) -> Claim:
-    """Ours and the paper's for every feature, against prompts that really changed."""
-    rows = [(name, ("ours", name, "contrast"), ("paper", name, papers)) for name in CONTRASTS]
-    here = "; ".join(
-        f"{name}: ours {float(truth[column][ours]):.2f}, the paper's {float(truth[column][paper]):.2f}"
-        for name, ours, paper in rows
-        if ours in truth.index and paper in truth.index
-    )
-    return Claim(what, "not tested", "new", f"{measure}: {here}")
+def _true_swaps(validation: Validation) -> Claim:
+    """Swaps against prompts that really changed, in the heads in which the clue matters."""
+
+    def said(row: Mapping[str, Any]) -> str:
+        return f"in {row['nearer']:.0f}, median ratio {row['tv_median']:.2f}, ratio of means {row['tv']:.2f}"
+
+    here = f"nearer to prompts that really changed than no edit is: {_truth(validation, 'raw', said)}"
+    return Claim("a swap changes one feature and no other", "not tested", "new", here)
+
+
+def _true_parts(validation: Validation) -> Claim:
+    """Parts of logits against prompts that really changed, in the heads in which the clue matters."""
+
+    def said(row: Mapping[str, Any]) -> str:
+        return f"off by {row['relative_part_error']:.0%} of the true part ({row['absolute_part_error']:.2f} logits)"
+
+    return Claim("logits split into features", "not tested", "new", _truth(validation, "raw sequential", said))
+
+
+def _truth(validation: Validation, papers: str, said: Callable[[Mapping[str, Any]], str]) -> str:
+    """For every clue: in how many heads it matters, and there what is said of ours and of the paper's."""
+    rows, told = validation.over(MATTERS), []
+    for name in CONTRASTS:
+        keys = ("ours", name, "contrast"), ("paper", name, papers)
+        if not all(key in rows for key in keys):
+            continue
+        ours, paper = (rows[key] for key in keys)
+        heads = f"{name} matters in {ours['n_heads']} of {ours['of_heads']} heads"
+        told.append(f"{heads}: ours {said(ours)}; the paper's {said(paper)}" if ours["n_heads"] else heads)
+    return ". ".join(told)
 
 
 def _span(values: pd.Series[float]) -> str:

@@ -7,6 +7,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from qkprism.controls import EVIDENCE, WEAK, Control
+from qkprism.core.features import NO_EVIDENCE
+from qkprism.figures.words import BELIEVE
 from qkprism.page.layout import figure, notes, page, table
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from qkprism.core.feature_set import Features
     from qkprism.core.features import Feature
     from qkprism.core.scores import HeadScores
+    from qkprism.heads import Head
 
 SHOWN = 6  # spectra drawn in full
 
@@ -41,12 +44,13 @@ def features_report(features: Features, scores: HeadScores | None = None) -> str
         f"<h1>Query-key features of {names}</h1>",
         f"<p>{len(features.heads)} heads of {model}. A feature is a low-rank subspace of a head's query-key space in "
         "which positive keys agree with the query and negative keys do not. Its <b>held-out rank</b> counts the "
-        "directions that also hold on examples that did not choose them; 0 means that there is no evidence of a "
-        "feature. The <b>logit gap</b> is how much more logit the head gives positive keys than negative ones.</p>",
+        "leading directions that also hold on examples that did not choose them; 0 means that none can be told from "
+        "chance by itself. The <b>logit gap</b> is how much more logit the head gives positive keys than negative "
+        f"ones. {escape(BELIEVE)}</p>",
     ]
     if scores is not None:
         parts += ["<h2>Which heads attend to the positive keys</h2>", figure(scores.plot())]
-    parts += ["<h2>Features</h2>", _table(best), *notes(_notes(features))]
+    parts += ["<h2>Features</h2>", _table(best), *_at_rank_zero(best), *notes(_notes(features))]
     parts += [figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
     parts += [figure(feature.plot()) for feature in best[:SHOWN]]
     return page(names, parts)
@@ -81,8 +85,34 @@ def _best_first(features: Features, scores: HeadScores | None) -> list[Feature]:
     return sorted(features.values(), key=lambda feature: -float(feature.spectrum.t[0].nan_to_num()))
 
 
+def _at_rank_zero(features: Sequence[Feature]) -> list[str]:
+    """Features of held-out rank 0 for which something else speaks."""
+    told = {
+        f"{feature.contrast} in {feature.head}": feature.evidence for feature in features if not feature.rank_heldout
+    }
+    open_ = [f"{name}: {said}." for name, said in told.items() if not said.endswith(NO_EVIDENCE)]
+    if not open_:
+        return []
+    more = [f"And {len(open_) - SHOWN} more such features."] if len(open_) > SHOWN else []
+    return notes(["Held-out rank 0, but not without evidence:", *open_[:SHOWN], *more])
+
+
 def _notes(features: Features) -> list[str]:
-    return list(dict.fromkeys(note for feature in features.values() for note in feature.notes))
+    """Each note once, after the heads it is about where it is not about all."""
+    heads: dict[str, list[Head]] = {}
+    for feature in features.values():
+        for note in feature.notes:
+            heads.setdefault(note.removeprefix(f"{feature.head}: "), []).append(feature.head)
+    return [
+        note if {*where} == {*features.heads} else f"{_heads(sorted({*where}))}: {note}"
+        for note, where in heads.items()
+    ]
+
+
+def _heads(heads: Sequence[Head]) -> str:
+    """The first heads by name, and how many more."""
+    rest = len(heads) - SHOWN
+    return ", ".join(map(str, heads[:SHOWN])) + (f" and {rest} more heads" if rest > 0 else "")
 
 
 def _table(features: list[Feature], most: int = 40) -> str:

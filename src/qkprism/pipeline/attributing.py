@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.capture import Site, sites_of
@@ -158,7 +159,8 @@ def _attribute_text(model: Model, text: Text, features: Features, head: Head, sp
     model.run(torch.tensor([encoded.ids]), None, visit, layers=[head.layer], rope=rope, query_positions=rows)
     read, attention = found[0]
     query, key, seen = read.query[:, 0], read.key[:, 0], read.logits.seen[0, 0].cpu()
-    spread = _order_spread(split, query, key, read.logits.seen[:, 0], read.scaling)
+    order = _order_spread(split, query, key, read.logits.seen[:, 0], read.scaling)
+    spread = None if order is None else float(order.amax())
     places = seen.nonzero()[:, 0].tolist()
     return Attribution(
         head=str(head),
@@ -193,13 +195,15 @@ def _encode_one(model: Model, text: Text, features: Features) -> EncodedText:
     return encoded
 
 
-def _order_spread(split: Split, query: Tensor, key: Tensor, seen: Tensor, scaling: float) -> float | None:
-    """How much of the spread of the logits over seen tokens depends on the order alone: the most of any feature."""
+def _order_spread(
+    split: Split, query: Tensor, key: Tensor, seen: Tensor, scaling: float
+) -> Float64[Tensor, "example feature"] | None:
+    """Of each example and feature, how much of the spread of the logits over seen tokens depends on the order alone."""
     spread = split.order_spread(query, key, scaling)
     if spread is None:
         return None
     logits = torch.einsum("ed,etd->et", query.double(), key.double()) * scaling
-    return float((_deviation(spread, seen) / _deviation(logits, seen).clamp(min=1e-12)).mean(-1).amax())
+    return (_deviation(spread, seen) / _deviation(logits, seen).clamp(min=1e-12)).mT
 
 
 def _deviation(values: Tensor, seen: Tensor) -> Tensor:
@@ -227,42 +231,37 @@ class _Tally:
     site: Site
     splits: Mapping[Head, Split]
     sums: AttributionSums | None = None
-    current: tuple[Tensor, ...] | None = None
+    current: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
     names: tuple[str, ...] = ()
-    spread: dict[Head, float] = field(default_factory=dict)
-    current_spread: dict[Head, float] = field(default_factory=dict)
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         read = read_logits(call, self.site, batch.query)
         moved = batch.to(call.query.device)
-        every = []
+        every, orders = [], []
         for i, head in enumerate(self.site.heads):
             split = self.splits[head]
             terms = terms_of(split, read.logits, i, read.query[:, i], read.key[:, i], read.scaling)
             every.append(terms)
             self.names = term_names(split, read.logits)
-            spread = _order_spread(split, read.query[:, i], read.key[:, i], read.logits.seen[:, i], read.scaling)
-            if spread is not None:
-                self.current_spread[head] = spread * len(batch.query)
+            order = _order_spread(split, read.query[:, i], read.key[:, i], read.logits.seen[:, i], read.scaling)
+            orders += [] if order is None else [order]
         terms = torch.stack(every, 2)  # term example head token
         at_keys = terms[:, moved.key_row, :, moved.key_column]  # key term head
         gap = torch.einsum("ek,kth->eht", (moved.positive_mean - moved.negative_mean).double(), at_keys)
         marked = torch.zeros_like(read.logits.seen[:, 0])
         marked[moved.key_row, moved.key_column] = True
-        shares = [
-            variance_shares(terms, chosen).movedim(0, -1)
+        shares, shares_marked = (
+            variance_shares(terms, chosen).movedim(0, -1).cpu()
             for chosen in (read.logits.seen, marked[:, None].expand_as(read.logits.seen))
-        ]
-        self.current = (gap.cpu(), *(share.cpu() for share in shares))
+        )
+        self.current = gap.cpu(), shares, shares_marked, torch.stack(orders, 1).cpu() if orders else None
 
     def keep(self, batch: Batch) -> None:
         assert self.current is not None
-        gap, variance, marked = self.current
         if self.sums is None:
-            self.sums = AttributionSums.zeros(*gap.shape[1:])
-        self.sums.add(gap, variance, marked, batch.weight)
-        for head, spread in self.current_spread.items():
-            self.spread[head] = self.spread.get(head, 0.0) + spread
+            n_heads, n_terms = self.current[0].shape[1:]
+            self.sums = AttributionSums.zeros(n_heads, n_terms, len(next(iter(self.splits.values())).names))
+        self.sums.add(*self.current, batch.weight)
         self.current = None
 
 
@@ -308,8 +307,8 @@ class AttributionsReader:
             "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
             "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
         }
-        spread = {head: own / n for tally in self.tallies.values() for head, own in tally.spread.items()}
-        notes = [note for head in heads for note in _order_notes(head, splits[head], spread.get(head))]
+        spread = dict(zip(heads, [value for own in sums for value in own.order_spread()], strict=True))
+        notes = [note for head in heads for note in _order_notes(head, splits[head], spread[head])]
         return Attributions(
             heads=tuple(map(str, heads)),
             terms=next(iter(self.tallies.values())).names,
@@ -318,7 +317,7 @@ class AttributionsReader:
             n=n,
             method={str(head): splits[head].method for head in heads},
             condition={str(head): splits[head].condition for head in heads},
-            order_spread={str(head): spread.get(head) for head in heads},
+            order_spread={str(head): spread[head] for head in heads},
             angles={str(h): {f"{a} & {b}": t for (a, b), t in splits[h].angles.items()} for h in heads},
             notes=tuple(notes),
             provenance=self.provenance,

@@ -41,8 +41,8 @@ PRESETS: dict[str, Reading] = {"paper": "paired", "paper-code": "matched"}  # ho
 class Way:
     """One way to decompose: what is None is the preset's choice, else ours.
 
-    Both presets are uncentred, in the raw metric, with the rank by energy. `paper` reads twins as the paper's text says,
-    E[q (k - k')^T]; `paper-code` as its authors' programs do, E[q k^T] - E[q' k'^T] (docs/method.md).
+    Both presets are uncentred, in the raw metric, with the rank by energy. `paper` reads twins as the paper's text,
+    E[q (k - k')^T]; `paper-code` as its authors' programs, E[q k^T] - E[q' k'^T] (docs/method.md).
 
     `contrasts` picks and names contrasts: {"order": "fixed"} decomposes the contrast `fixed` as `order`.
     """

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from qkprism.capture import Site, sites_of
 from qkprism.contrasts import Contrast
-from qkprism.core.conditions import METHODS, Conditions, layer_conditions, methods_of
+from qkprism.core.conditions import METHODS, Conditions, Method, layer_conditions
 from qkprism.core.edits import Edit
 from qkprism.core.feature_set import Features
 from qkprism.core.intervention import Scene, key_changes
@@ -62,7 +62,9 @@ def validate(
     will do. In the changed text the positive key is the one that corresponds to the first text's positive key,
     `target` likewise, other keys in the order of the text. The truth is what the first text's query would give the
     changed keys, or with `truth="rerun"` what the changed text's own query gives them. Several sets of features, by
-    name, share the runs.
+    name, share the runs. `methods` says by which of "contrast", "raw oblique" and "raw" features are edited; by default
+    by all that a set has. A set that lacks one is judged by the others, and a note says so; the whole key and the
+    paper's attribution are always there.
     """
     reader = validation_reader(model, pairs, features, heads=heads, truth=truth, methods=methods)
     read_together(model, [reader], batch_size=batch_size, unit="texts", progress=progress)
@@ -83,17 +85,19 @@ def validation_reader(
         raise QKPrismError(f"truth={truth!r} is not known. Use 'keys' or 'rerun'.")
     sets = {"": features} if isinstance(features, Features) else dict(features)
     named, chosen = _checked(model, pairs, sets, heads)
+    edited = methods_of_sets(sets, methods)
     first = next(iter(sets.values()))
     cases = Cases.of(model, named, first, chosen)
     rope = first.provenance["options"]["rope"]
     if truth == "keys" and rope == "post":
         _check_places(model, cases)
     sites = sites_of(model, chosen)
-    every = {name: _conditions(own, sites, methods) for name, own in sets.items()}
+    every = {name: _conditions(own, sites, edited[name]) for name, own in sets.items()}
     pair_reader = _PairReader(sites, every, truth, cases.changes)
     tallies = _Tallies(sites, every, {name: own.contrasts for name, own in sets.items()}, cases.factors)
     provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
-    return ValidationReader(cases.encoded, chosen, rope, pair_reader, tallies, provenance)
+    notes = _lacking(edited, methods)
+    return ValidationReader(cases.encoded, chosen, rope, pair_reader, tallies, notes, provenance)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class ValidationReader:
     rope: Frame
     pairs: _PairReader
     tallies: _Tallies
+    notes: Sequence[str]
     provenance: Mapping[str, object]
 
     @property
@@ -122,9 +127,13 @@ class ValidationReader:
     def result(self) -> Validation:
         self.tallies.add(self.pairs.take())
         checks = [check for head in self.heads for check in self.tallies.checks(head)]
-        every = self.tallies.conditions.values()
-        notes = [note for own in every for head in own.values() for note in head.conditions.notes]
-        return Validation(tuple(checks), tuple(dict.fromkeys(notes)), self.provenance)
+        notes = [
+            f"{name}: {note}" if name else note
+            for name, conditions in self.tallies.conditions.items()
+            for head in conditions.values()
+            for note in head.conditions.notes
+        ]
+        return Validation(tuple(checks), (*self.notes, *notes), self.provenance)
 
 
 def _checked(
@@ -169,15 +178,11 @@ class _HeadConditions:
 
 
 def _conditions(
-    features: Features, sites: Mapping[int, Site], methods: Sequence[str] | None
+    features: Features, sites: Mapping[int, Site], methods: Sequence[Method]
 ) -> dict[Head, _HeadConditions]:
-    known = METHODS if features.choices.metric == "contrast" else METHODS[1:]
-    known = known if len(features.contrasts) > 1 else ("raw",)
-    wanted = [name for name in methods_of_any(methods) if name in known] if methods is not None else known
-    chosen = methods_of(features, wanted or known)
     found = {}
     for number, site in sites.items():
-        for head, own in layer_conditions(features, number, chosen, heads=site.heads, draws=1).items():
+        for head, own in layer_conditions(features, number, methods, heads=site.heads, draws=1).items():
             ordered = sorted((features[name, head] for name in features.contrasts), key=lambda f: f.rank)
             columns = [torch.linalg.svd(f.covariance)[0][:, : f.rank] for f in ordered]
             forms = sequential(factor(identity_like(ordered[0].metric)), columns)
@@ -188,12 +193,40 @@ def _conditions(
     return found
 
 
-def methods_of_any(methods: Sequence[str]) -> list[str]:
-    """The methods asked for; sets of features that do not have one are judged by the others."""
-    asked = [methods] if isinstance(methods, str) else list(methods)
-    if unknown := [name for name in asked if name not in METHODS]:
-        raise QKPrismError(f"{unknown[0]!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
-    return asked
+def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None) -> dict[str, tuple[Method, ...]]:
+    """Of the methods asked for (all by default) those that each set of features has; some set must have each."""
+    having = {name: _methods_of_set(features) for name, features in sets.items()}
+    if methods is None:
+        return having
+    wanted = [methods] if isinstance(methods, str) else list(methods)
+    if not wanted:
+        raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
+    for method in wanted:
+        if method not in METHODS:
+            raise QKPrismError(f"{method!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
+        if not any(method in known for known in having.values()):
+            told = "; ".join(f"{name or 'these features'}: {', '.join(known)}" for name, known in having.items())
+            raise QKPrismError(f"No set of features can be edited by {method!r}. There are: {told}.")
+    return {name: tuple(method for method in known if method in wanted) for name, known in having.items()}
+
+
+def _methods_of_set(features: Features) -> tuple[Method, ...]:
+    """One contrast has nothing to be oblique to, and the contrast metric must have been chosen."""
+    if len(features.contrasts) == 1:
+        return ("raw",)
+    return METHODS if features.choices.metric == "contrast" else METHODS[1:]
+
+
+def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | None) -> list[str]:
+    """Which sets do not have a method that was asked for."""
+    wanted = [] if methods is None else [methods] if isinstance(methods, str) else methods
+    missing = {name: [method for method in wanted if method not in known] for name, known in edited.items()}
+    return [
+        f"{name}: cannot be edited by {' or '.join(lacks)}, so it is judged by "
+        f"{', '.join([*edited[name], WHOLE, SEQUENTIAL])} alone."
+        for name, lacks in missing.items()
+        if lacks
+    ]
 
 
 _EDITED = ("logit of the original", "logit of the target", "part")

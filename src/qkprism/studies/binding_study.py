@@ -36,7 +36,7 @@ WAYS = {
     "ours, matched twins": Way(reading="matched", contrasts=OURS),
     "three mechanisms": Way(contrasts={**OURS, REFLEXIVE: REFLEXIVE}),
     "paper": Way(preset="paper", contrasts={name: name for name in CONTRASTS}),
-    "paper's code": Way(preset="paper-code", contrasts={name: name for name in CONTRASTS}),
+    "paper code": Way(preset="paper-code", contrasts={name: name for name in CONTRASTS}),
 }
 
 
@@ -133,6 +133,7 @@ class BindingStudy:
             row |= {f"{name}_rank": self.features[name, head].rank}
             row |= {f"{name}_heldout": self.features[name, head].rank_heldout}
             row |= {f"{name}_energy": self.paper[name, head].rank_energy}
+            row |= {f"{name}_code": self.ways["paper code"][name, head].rank_energy}
             row |= _with_error(f"{name}_gap", self.gap(name, head))
             row |= _with_error(f"{name}_shift", self.effects.gain(head=head, feature=name))
             row |= _with_error(f"{name}_alignment", self.projections.alignment(self.features, name, head))

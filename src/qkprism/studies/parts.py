@@ -124,7 +124,12 @@ def load_part(
         raise QKPrismError(
             f"The study in {folder} is not finished: it has no {name} of this job. Start it there again."
         )
-    return load(folder / name)
+    try:
+        return load(folder / name)
+    except QKPrismError as error:
+        raise QKPrismError(
+            f"{error} Start the study in {folder} again: what can be read is not computed again."
+        ) from error
 
 
 def check_study(folder: Path, kind: str) -> None:
