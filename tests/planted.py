@@ -136,3 +136,44 @@ def swap(original, target, projector):
     """The paper's swap by hand, to compare with."""
     change = (target - original) @ projector.mT
     return original + change, target - change
+
+
+UNLISTED = (3, 5, 4)  # ranks of z1, z2 and a factor that no contrast names
+
+
+class Unlisted:
+    """Keys K z + noise; queries hold all factors. Pairs of z1 and z2; the third is held fixed in a pair, or varies."""
+
+    def __init__(self, n, *, fixed=True, noise=1e-2, d=32, seed=0, labels=False):
+        self.g = torch.Generator().manual_seed(seed)
+        of_key = self.normal(d, sum(UNLISTED)) / d**0.5
+        of_query = of_key @ torch.linalg.inv(of_key.T @ of_key)
+        self.factors = of_key.split(UNLISTED, 1)
+        self.sets = {}
+        for which, name in enumerate(("z1", "z2")):
+            z = [self.signs(n, r) if labels else self.normal(n, r) for r in UNLISTED]
+            shared = [self.signs(n, r) if labels else self.normal(n, r) for r in UNLISTED]
+            keys, cells = [], []
+            for side in range(2):
+                latents = list(shared)
+                latents[2] = z[2] if fixed else self.normal(n, UNLISTED[2])
+                latents[which] = z[which] if side == 0 else self.signs_or_normal(n, which, labels)
+                keys.append(torch.cat(latents, 1) @ of_key.T + noise * self.normal(n, d))
+                bits = (torch.cat(latents[:2], 1) > 0).long()
+                cells.append((bits * 2 ** torch.arange(bits.shape[1])).sum(1) if labels else None)
+            query = torch.cat(z, 1) @ of_query.T + noise * self.normal(n, d)
+            self.sets[name] = Vectors(query, *keys, positive_label=cells[0], negative_label=cells[1])
+
+    def normal(self, *shape):
+        return torch.randn(shape, generator=self.g, dtype=torch.float64)
+
+    def signs(self, *shape):
+        return self.normal(*shape).sign()
+
+    def signs_or_normal(self, n, which, labels):
+        return self.signs(n, UNLISTED[which]) if labels else self.normal(n, UNLISTED[which])
+
+    def error(self, projector):
+        """Of z1's projector on what keys are made of: z1 whole, nothing of the others."""
+        wanted = torch.cat([self.factors[0], *(torch.zeros_like(f) for f in self.factors[1:])], 1)
+        return float((projector @ torch.cat(self.factors, 1) - wanted).norm() / wanted.norm())

@@ -320,3 +320,13 @@ def test_vectors__bad_shapes_and_nan_are_refused():
         decompose_vectors(q, k, k + 1, reading="paired")
     with pytest.raises(QKPrismError, match="not finite"):
         decompose_vectors(q * math.nan, k, k + 1)
+
+
+def test_features__tensors_cannot_be_written_in_place_and_a_clone_can(factors, tmp_path):
+    factors.save(tmp_path / "run")
+    for features in (factors, Features.load(tmp_path / "run"), factors.with_rank(2), factors.with_metric("raw")):
+        feature = features["z1", "L0H0"]
+        for tensor in (feature.strengths, feature.key_basis, feature.query_basis, feature.metric, feature.spectrum.t):
+            with pytest.raises(RuntimeError, match="clone"):
+                tensor[0] = 1.0
+        feature.strengths.clone()[0] = 1.0

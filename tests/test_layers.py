@@ -32,6 +32,7 @@ FLOORS = [
         "tasks",
     ],
     [
+        "core.frozen",
         "core.moments",
         "core.covariance",
         "core.metrics",

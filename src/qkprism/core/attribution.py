@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from qkprism.core.frozen import Frozen
 from qkprism.core.means import Means
 from qkprism.core.rows import Logits
 from qkprism.core.splitting import Split
@@ -75,7 +76,7 @@ def variance_shares(
 
 
 @dataclass(frozen=True, repr=False)
-class Attribution:
+class Attribution(Frozen):
     """Why one query token attends where it does: the terms of the logit of every token that it sees."""
 
     head: str
@@ -209,7 +210,7 @@ class AttributionSums:
 
 
 @dataclass(frozen=True, repr=False)
-class Attributions:
+class Attributions(Frozen):
     """Over many examples: what each term is worth, in each head.
 
     gap               mean term of the positive keys less that of the negative ones; `gap_share` of the whole gap

@@ -26,6 +26,7 @@ from qkprism.core.covariance import (
     shuffled_covariances,
 )
 from qkprism.core.features import CLEAR, Choices, Feature, Gap, Metric, Spectrum
+from qkprism.core.frozen import read_only
 from qkprism.core.metrics import (
     Factor,
     balanced_factor,
@@ -147,7 +148,8 @@ def shared_space(moments: Mapping[str, Moments], choices: Choices) -> Space:
         if (few := few_examples(every)) is not None:
             notes.append(few)
     roots = factor(metric).pick(kv)
-    return Space(tuple(metric[k] for k in kv), roots, within[kv], shares, uncovered, unlabelled, tuple(notes))
+    metrics = [read_only(one) for one in metric]  # once for each key head
+    return Space(tuple(metrics[k] for k in kv), roots, within[kv], shares, uncovered, unlabelled, tuple(notes))
 
 
 def few_examples(moments: Sequence[Moments]) -> str | None:
@@ -190,11 +192,11 @@ def _decompose_contrast(
         feature = Feature(
             contrast=name,
             head=head,
-            query_basis=(query_basis[i] * sign[i]).clone(),
-            strengths=strengths[i].clone(),
-            key_basis=(key_basis[i] * sign[i]).clone(),
+            query_basis=query_basis[i] * sign[i],
+            strengths=strengths[i],
+            key_basis=key_basis[i] * sign[i],
             metric=space.metrics[i],
-            spectrum=Spectrum(**{key: value[i].clone() for key, value in spectra.items()}),
+            spectrum=Spectrum(**{key: value[i] for key, value in spectra.items()}),
             rank=0,
             rank_energy=int(raw[i]),
             rank_balanced=None if unbalanced[i] else int(balanced[i]),

@@ -17,6 +17,7 @@ from torch import Tensor
 from qkprism.controls import BY_NAME
 from qkprism.core.edits import Edit, Kind
 from qkprism.core.effect_sums import EffectSums, spread_over_draws
+from qkprism.core.frozen import Frozen
 from qkprism.core.stored import load_result, save_result
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -45,7 +46,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Effects:
+class Effects(Frozen):
     """The effect of every condition in every head, each mean with its standard error over examples.
 
     `values` and `errors` are by measure. `gains` is how much more an entry moves `compared` than no edit does, and

@@ -195,7 +195,8 @@ class Features(Mapping[tuple[str, Head], Feature]):
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Features:
         """Read a run folder that `save` wrote; a foreign or damaged one is refused."""
-        manifest, files = read_run(folder, KIND)
+        with torch.inference_mode():  # tensors of results are read only
+            manifest, files = read_run(folder, KIND)
         try:
             return _restored(manifest, files["moments"], files["features"])
         except (KeyError, TypeError, ValueError, IndexError) as error:

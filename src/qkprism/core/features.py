@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from qkprism.core.frozen import Frozen
 from qkprism.core.rank import chance_of
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -57,7 +58,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Frozen):
     """The strengths of all directions beside their nulls, the held-out t, and the logit variance they explain.
 
     `strength` and its nulls are in the feature's metric. `null_*` come from random signs on the examples,
@@ -101,7 +102,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Feature:
+class Feature(Frozen):
     """The features of one contrast in one head: both bases (all d_head columns), strengths, rank and evidence."""
 
     contrast: str

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from qkprism.core.feature_set import Features
+from qkprism.core.frozen import Frozen
 from qkprism.core.projectors import projector
 from qkprism.core.stored import load_result, save_result
 from qkprism.errors import QKPrismError
@@ -36,7 +37,7 @@ Label = str | int | float | bool | None
 
 
 @dataclass(frozen=True, repr=False)
-class Projections:
+class Projections(Frozen):
     """The vectors of some heads: a query an example, its marked keys one after another."""
 
     query: Mapping[str, Float[Tensor, "example d_head"]]

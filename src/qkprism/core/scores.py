@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkprism.core.frozen import Frozen
 from qkprism.core.stored import load_result, save_result
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -25,7 +26,7 @@ MEASURES = ("accuracy", "accuracy_all", "attention_positive", "attention_negativ
 
 
 @dataclass(frozen=True, repr=False)
-class HeadScores:
+class HeadScores(Frozen):
     """A row a head, best first; each mean with its standard error over examples.
 
     accuracy            how often the most attended marked key is positive

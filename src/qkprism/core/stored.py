@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
@@ -35,7 +36,8 @@ def load_result(
     cls: type[Result], folder: str | os.PathLike[str], kind: str, **restore: Callable[[Any], Any]
 ) -> Result:
     """Read a dataclass that `save_result` wrote; `restore` makes of JSON what a field had been, lists become tuples."""
-    manifest, files = read_run(folder, kind)
+    with torch.inference_mode():  # tensors of results are read only
+        manifest, files = read_run(folder, kind)
     tensors = files["result"]
     values: dict[str, Any] = {}
     try:
