@@ -394,8 +394,9 @@ def test_contrast__reader_refuses_the_file(tmp_path: Path, content: bytes, reaso
 def test_contrast__missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(QKPrismError, match=r"none\.jsonl cannot be read: No such file"):
         Contrast.read(tmp_path / "none.jsonl")
-    with pytest.raises(QKPrismError, match="cannot be written: No such file"):
-        Contrast.from_texts("a", [BOXES]).write(tmp_path / "no" / "folder.jsonl")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QKPrismError, match="cannot be written: File exists"):
+        Contrast.from_texts("a", [BOXES]).write(tmp_path / "file" / "boxes.jsonl")
 
 
 def test_contrast__a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

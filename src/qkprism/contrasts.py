@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
 from qkprism.errors import QKPrismError
+from qkprism.files import path_of, whole_file
 from qkprism.markup import SIDES, Label, Labels, Span, Text, check_unicode, checked_labels, chip, marked_html, show
 
 __all__ = ["Contrast", "Example", "Label", "Labels", "Span", "Text", "Written", "located"]
@@ -164,20 +165,12 @@ class Contrast:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Contrast:
         """Read JSON lines; without a metadata line the name is the file's stem."""
-        return _read(Path(path))
+        return _read(path_of(path))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write JSON lines, all or nothing; `Contrast.read` gives the same contrast back."""
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-        try:
-            with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{_dump(record)}\n" for record in _records(self))
-            unfinished.replace(path)
-        except OSError as error:
-            raise QKPrismError(f"{path} cannot be written: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            file.writelines(f"{_dump(record)}\n".encode() for record in _records(self))
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,7 +93,8 @@ def decompose(
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
     import qkprism as qk
-    from qkprism.runs import check_place, write_text
+    from qkprism.files import write_text
+    from qkprism.runs import check_place, remove_run
 
     if chosen and top:
         raise QKPrismError("Give --heads or --top, not both.")
@@ -115,7 +115,7 @@ def decompose(
         from qkprism.page.report import features_report
 
         report = write_text(features.save(save) / "report.html", features_report(features, scores))
-        shutil.rmtree(kept)
+        remove_run(kept)
     _show(features, as_json)
     if report and not as_json:
         typer.echo(f"Run folder: {save}\nReport:     {report.resolve()}")
@@ -152,7 +152,8 @@ def intervene(
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
     import qkprism as qk
-    from qkprism.runs import check_place, write_text
+    from qkprism.files import write_text
+    from qkprism.runs import check_place
 
     if save is not None:
         save = check_place(save.resolve(), "effects")

