@@ -67,7 +67,10 @@ def test_decompose__saves_a_run_with_a_report_and_shows_it_again(run, place):
         (["decompose", "{place}/boxes.jsonl", "-m", "{place}/little", "--heads", "L9H9"], "L9H9 is not in little"),
         (["decompose", "{place}/boxes.jsonl", "-m", "{place}/little", "--heads", "L0H0", "--top", "2"], "not both"),
         (["show", "{place}"], "is not a qkprism run"),
-        (["heads", "{place}/boxes.jsonl", "-m", "{place}/little", "--by", "beauty"], "cannot be sorted by 'beauty'"),
+        (
+            ["heads", "{place}/boxes.jsonl", "-m", "{place}/little", "--by", "beauty"],
+            "'beauty' is not a measure of heads",
+        ),
     ],
 )
 def test_mistakes__are_one_line_on_standard_error(run, place, arguments, message):

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "files", "memory"],
+    ["errors", "files", "memory", "options"],
     ["heads", "runs"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     ["markup", "contrasts"],
@@ -150,6 +150,7 @@ ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, n
 FORBIDDEN = {
     "errors": {"torch", "transformers", "plotly"},
     "files": {"torch", "transformers", "plotly"},
+    "options": {"torch", "transformers", "plotly", "numpy"},
     "heads": {"torch", "transformers", "plotly"},
     "markup": {"torch", "transformers", "plotly"},
     "contrasts": {"torch", "transformers", "plotly"},

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from qkprism.core.moments import MAX_CELLS, Reading, assign_folds, group_numbers
+from qkprism.core.moments import MAX_CELLS, assign_folds, group_numbers
 from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
+from qkprism.options import Reading
 
 Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pass

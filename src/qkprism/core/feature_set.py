@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from qkprism.core.decomposition import decompose_layer, resolve_metric
-from qkprism.core.features import Center, Choices, Feature, Gap, Rank, Spectrum
+from qkprism.core.features import Choices, Feature, Gap, Spectrum
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.core.projectors import Joint, joint_projectors, overlap
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
+from qkprism.options import Center, Rank
 from qkprism.runs import read_run, write_run
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from qkprism.heads import Head, HeadLike
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText, encode_text
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.pipeline.inputs import Heads, check_length, encode_like, heads_with_features, versions
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import Reading, read_logits

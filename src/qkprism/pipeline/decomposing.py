@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkprism.capture import Batches, Site, sites_of, stream_moments
+from qkprism.checkpoint import KIND as CHECKPOINT
 from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast
 from qkprism.core.decomposition import few_examples, resolve_metric
 from qkprism.core.feature_set import Features, Layer
-from qkprism.core.features import Center, Choices, Rank
-from qkprism.core.moments import N_FOLDS, READINGS, Moments, Reading
+from qkprism.core.features import Choices
+from qkprism.core.moments import N_FOLDS, Moments
 from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
-from qkprism.models.encoding import Encodings, TokenChoice
-from qkprism.models.model import Frame, Model
+from qkprism.models.encoding import Encodings
+from qkprism.models.model import Model
+from qkprism.options import READINGS, Center, Frame, Rank, Reading, TokenChoice, checked_seed, choice
 from qkprism.passes import Census, Marked, Pass, passes_of
 from qkprism.pipeline.inputs import (
     Contrasts,
@@ -32,6 +34,7 @@ from qkprism.pipeline.inputs import (
     named_contrasts,
     provenance_of,
 )
+from qkprism.runs import check_place
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,11 @@ def decompose_ways(
     >>> decompose_ways(model, contrasts, {"ours": Way(), "paper": Way(preset="paper")})   # doctest: +SKIP
     """
     named = named_contrasts(contrasts)
-    chosen = heads_of(model, heads)
+    chosen, seed = heads_of(model, heads), checked_seed(seed)
+    sites = sites_of(model, chosen)
+    batches = Batches(model, sorted(sites), rope, batch_size)
+    if checkpoint is not None:
+        check_place(checkpoint, CHECKPOINT)
     jobs = {way: _Job.of(own, named, seed) for way, own in ways.items()}
     wanted = list(dict.fromkeys(source for job in jobs.values() for source in job.sources.values()))
     encoder = encoder_for(model, token, chat, max_length)
@@ -139,7 +146,6 @@ def decompose_ways(
         (name, reading): Marked.of(f"{name}/{reading}", encoded[name], census[name], reading, seed)
         for name, reading in wanted
     }
-    sites = sites_of(model, chosen)
     for own in jobs.values():
         _check_possible(own.choices, [marked[source] for source in own.sources.values()], sites)
     options = {"rope": rope, "token": token, "chat": chat, "max_length": max_length}
@@ -153,12 +159,12 @@ def decompose_ways(
     job: dict[str, Any] = {
         "provenance": provenance,
         "heads": list(map(str, chosen)),
-        "batch_size": batch_size,
+        "batch_size": batches.batch_size,
         "seed": seed,
     }
     job["passes"] = [[own.name for own in group.marked] for group in passes]
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), job)
-    sums = _stream(Batches(model, sorted(sites), rope, batch_size), sites, passes, seed, kept, progress)
+    sums = _stream(batches, sites, passes, seed, kept, progress)
     found = {}
     with bar(len(chosen) * len(ways), "heads", progress) as tick:
         for way, own in jobs.items():
@@ -242,8 +248,8 @@ def _stream(
 def _reading(contrast: Contrast, asked: Reading | None) -> Reading:
     """`plain` without twins; with twins what was asked for, `symmetric` by default."""
     twins = {example.twin is not None for example in contrast}
-    if asked is not None and asked not in READINGS:
-        raise QKPrismError(f"{asked!r} is not a reading of twins. Use {', '.join(READINGS[1:])}.")
+    if asked is not None:
+        choice(asked, READINGS, "a reading of twins")
     if len(twins) > 1:
         raise QKPrismError(
             f"Some examples of {contrast.name!r} have a twin and some do not. Split the contrast in two."

@@ -27,7 +27,8 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.pipeline.aims import Aims, all_aims
 from qkprism.pipeline.inputs import Heads, check_encoded_alike, encode_like, heads_with_features, versions
 from qkprism.pipeline.outcomes import outcome_effects

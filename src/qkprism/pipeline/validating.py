@@ -30,7 +30,8 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedKey
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.pipeline.inputs import Heads, check_encoded_alike, heads_with_features, versions
 from qkprism.pipeline.readers import read_together
