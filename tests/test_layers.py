@@ -144,7 +144,7 @@ FLOORS = [
         "page.toy_claims",
         "page.toy",
     ],
-    ["cli.app", "cli.printing", "cli.features", "cli.studies", "cli.toy", "cli", "__main__"],
+    ["cli.app", "cli.inputs", "cli.printing", "cli.features", "cli.studies", "cli.toy", "cli", "__main__"],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}
 FORBIDDEN = {

@@ -61,6 +61,14 @@ def path_of(name: str | os.PathLike[str]) -> Path:
     return Path(name)
 
 
+def check_figure_name(name: str | os.PathLike[str]) -> Path:
+    """The path of a figure, if a figure can be saved so."""
+    path = path_of(name)
+    if path.suffix.lower() not in (".html", ".png", ".svg"):
+        raise QKPrismError(f"A figure cannot be saved as {path.name!r}. End the name in .html, .png or .svg.")
+    return path
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Let what the system says of a place be one sentence."""

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from qkprism.errors import QKPrismError
 from qkprism.files import (
@@ -32,13 +30,14 @@ from qkprism.files import (
     writing,
 )
 
+Tensors = Mapping[str, Any]  # of torch, which is slow to import: a place is checked before it is needed
 MANIFEST = "manifest.json"
 FORMAT = 1
 _TENSORS = re.compile(r"\w+-([0-9a-f]{12})\.safetensors")  # with the beginning of its digest
 
 
 def write_run(
-    folder: str | os.PathLike[str], kind: str, manifest: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
+    folder: str | os.PathLike[str], kind: str, manifest: Mapping[str, Any], files: Mapping[str, Tensors]
 ) -> Path:
     """Write a run folder: the manifest and one safetensors file for each entry of `files`.
 
@@ -85,7 +84,9 @@ def _tells_its_digest(path: Path) -> bool:
     return match is not None and path.is_file() and file_digest(path).startswith(match[1])
 
 
-def _write_tensors(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def _write_tensors(folder: Path, name: str, tensors: Tensors) -> dict[str, str]:
+    from safetensors.torch import save_file
+
     part = part_of(folder)  # a folder: safetensors writes under a name of its own first
     try:
         part.mkdir()
@@ -106,8 +107,10 @@ def _write_tensors(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> di
     return {"file": final, "sha256": digest}
 
 
-def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The manifest and the tensors of a run folder, after every digest has been checked."""
+    from safetensors.torch import load_file
+
     place = path_of(folder)
     manifest = read_manifest(place)
     if manifest["kind"] != kind:

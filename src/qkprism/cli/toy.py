@@ -43,7 +43,7 @@ def toy(
         Protocols, typer.Option(help="fast: the 212 heads in minutes; paper: the paper's own training, hours.")
     ] = Protocols.fast,
     quick: Annotated[bool, typer.Option("--quick", help="Ten small heads, trained briefly: a first look.")] = False,
-    seeds: Annotated[int, typer.Option(help="How many heads of each kind.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="How many heads of each kind.", min=1, max=1000)] = 1,
     preset: Annotated[
         Presets, typer.Option(help="calibrated: scales that reach the paper's accuracies; paper: the text at its word.")
     ] = Presets.calibrated,

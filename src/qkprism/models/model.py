@@ -100,6 +100,15 @@ class Model:
             return longest - (config.pad_token_id or 0) - 1
         return longest
 
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """How many tokens have an embedding, where that is known."""
+        try:
+            embeddings = self.hf.get_input_embeddings()
+        except (NotImplementedError, AttributeError):
+            return None
+        return getattr(embeddings, "num_embeddings", None)
+
     def tap(self, visit: Visitor, *, layers: Iterable[int] | None = None, stop: bool = False) -> Tap:
         """Show attention calls to `visit` while the `with` block is open, for instance around `hf.generate`.
 

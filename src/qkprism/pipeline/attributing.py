@@ -30,7 +30,7 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText, encode_text
 from qkprism.models.model import Model
 from qkprism.options import Frame
-from qkprism.pipeline.inputs import Heads, check_length, encode_like, heads_with_features, versions
+from qkprism.pipeline.inputs import Heads, check_ids, check_length, encode_like, heads_with_features, versions
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import Reading, read_logits
 
@@ -181,6 +181,7 @@ def _encode_one(model: Model, text: Text, features: Features) -> EncodedText:
     options = {name: features.provenance["options"][name] for name in ("token", "chat", "max_length")}
     encoded = encode_text(model.tokenizer, text, causal=model.is_causal, **options)
     check_length(model, len(encoded.ids), "the text")
+    check_ids(model, encoded.ids, "the text")
     return encoded
 
 

@@ -157,6 +157,8 @@ def checked(
         for window in windows:
             check_reach([example], window, causal=model.is_causal)
         check_length(model, example.length, example.source)
+        for text in example.texts:
+            check_ids(model, text.ids, example.source)
         if progress:
             progress(1)
         yield example
@@ -169,6 +171,15 @@ def check_length(model: Model, tokens: int, source: str) -> None:
     if model.max_positions is not None and tokens > model.max_positions:
         raise QKPrismError(
             f"{source}: {tokens} tokens are more than the {model.max_positions} positions of {model.name}."
+        )
+
+
+def check_ids(model: Model, ids: Sequence[int], source: str) -> None:
+    """Refuse tokens that the model has no embedding for."""
+    if (most := model.vocabulary) is not None and max(ids) >= most:
+        raise QKPrismError(
+            f"{source}: a token has the number {max(ids)}, and {model.name} has {most} embeddings. "
+            "The tokenizer is not this model's."
         )
 
 
