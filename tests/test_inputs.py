@@ -1,5 +1,7 @@
 """What a user may give, and in which forms; what is no such thing is refused in one sentence, before a pass."""
 
+# ruff: noqa: ARG005  (what is tried is given a model and features, and need not use both)
+
 import math
 from pathlib import Path
 
@@ -313,3 +315,93 @@ def test_options__every_list_says_its_values():
         one_sentence(
             lambda allowed=allowed: options.choice("x", allowed, "it"), f"Use .*{allowed[0]}.* or {allowed[-1]}"
         )
+
+
+@pytest.fixture(scope="module")
+def features(model):
+    return qk.decompose(model, contrast(12), heads=["L0H0", "L1H1"], rank=2, progress=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"draws": draws} for draws in (0, 1.5, "many")),
+        *({"seed": seed} for seed in (-1, 2**70, "a")),
+        *({"edit": edit} for edit in (3, "blur")),
+        *({"methods": methods} for methods in (3, ["x"], [3])),
+        *({"groups": groups} for groups in (3, {"x": ["nope"]}, {"x": 3}, {3: ["boxes"]})),
+        *({"labels": labels} for labels in (3, {"boxes": 3})),
+        *({"batch_size": size} for size in (0, "x")),
+        {"outcome": 3},
+        {"heads": 3},
+    ],
+    ids=str,
+)
+def test_intervene__bad_options_are_one_sentence_before_the_pass(model, features, wrong, monkeypatch):
+    monkeypatch.setattr(type(model), "run", lambda *_, **__: pytest.fail("the model ran"))
+    one_sentence(lambda: qk.intervene(model, contrast(4), features, progress=False, **wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda m, f: qk.intervene(m, contrast(4), None),
+        lambda m, f: qk.intervene(None, contrast(4), f),
+        lambda m, f: qk.intervene(contrast(4), m, f),
+        lambda m, f: qk.intervene(m, [], f),
+        lambda m, f: qk.intervene_ways(m, contrast(4), 3),
+        lambda m, f: qk.intervene_ways(m, contrast(4), {}),
+        lambda m, f: qk.intervene(m, contrast(4), f, edit=qk.Edit("replace", vector=[1, 2, 3])),
+        lambda m, f: qk.Edit("steer", amount="a"),
+        lambda m, f: qk.Edit("steer", direction=1.5),
+        lambda m, f: qk.Edit("replace", vector="abc"),
+        lambda m, f: qk.Edit("replace", vector=[[1, 2], [3]]),
+        lambda m, f: qk.Edit("replace", vector={3: [1]}),
+        lambda m, f: qk.attribute(m, "", f, "L0H0"),
+        lambda m, f: qk.attribute(m, 3, f, "L0H0"),
+        lambda m, f: qk.attribute(m, "\ud800", f, "L0H0"),
+        lambda m, f: qk.attribute(m, "text", f, 3),
+        lambda m, f: qk.attribute(m, "text", f, "L0H0", method=3),
+        lambda m, f: qk.attribute(m, "text", f, "L0H0", method="sequential", order=3),
+        lambda m, f: qk.attribute(m, "text", f, "L0H0", contrasts=3),
+        lambda m, f: qk.attribute(m, "text", f, "L0H0", contrasts=[]),
+        lambda m, f: qk.attribute(m, "a " * 5000, f, "L0H0"),
+        lambda m, f: qk.attribute(m, ["text"], f, "L0H0"),
+        lambda m, f: qk.validate(m, 3, f),
+        lambda m, f: qk.validate(m, {"boxes": 3}, f),
+        lambda m, f: qk.validate(m, {"boxes": [3]}, f),
+        lambda m, f: qk.validate(m, {"boxes": [(contrast(1)[0],)]}, f),
+        lambda m, f: qk.validate(m, {"boxes": [("a", "b")]}, f),
+        lambda m, f: qk.validate(m, {"boxes": "nothing.jsonl"}, f),
+        lambda m, f: qk.validate(m, {"boxes": [tuple(contrast(2))]}, 3),
+        lambda m, f: qk.validate(m, {"boxes": [tuple(contrast(2))]}, f, truth=3),
+        lambda m, f: qk.project(m, 3, f),
+        lambda m, f: qk.project(m, contrast(2), 3),
+        lambda m, f: f[3],
+        lambda m, f: f["boxes", 3],
+        lambda m, f: f["a", "b", "c"],
+        lambda m, f: f.with_rank({3: 1, "x": 2}),
+        lambda m, f: f.with_rank({"boxes": None}),
+        lambda m, f: f.with_metric(3),
+        lambda m, f: f.with_center(3),
+        lambda m, f: f.joint(3),
+        lambda m, f: f.save(3),
+        lambda m, f: qk.Features.load(None),
+        lambda m, f: qk.find_heads(m, contrast(4), progress=False).top(0),
+        lambda m, f: qk.find_heads(m, contrast(4), progress=False).above(accuracy="high"),
+        lambda m, f: qk.decompose(m, contrast(4), chat=3),
+        lambda m, f: qk.decompose_ways(m, contrast(4), 3),
+        lambda m, f: qk.decompose_ways(m, contrast(4), {}),
+        lambda m, f: qk.decompose_ways(m, contrast(4), {"a": 3}),
+        lambda m, f: qk.decompose_ways(m, contrast(4), {"a": qk.Way(contrasts=3)}),
+        lambda m, f: qk.tasks.binding("two"),
+        lambda m, f: qk.tasks.binding(2, 0, 3),
+        lambda m, f: qk.tasks.binding(10**9),
+        lambda m, f: qk.tasks.binding(2, n_entities="x"),
+        lambda m, f: qk.tasks.filtering(3),
+        lambda m, f: qk.tasks.filtering("fruits"),
+        lambda m, f: qk.tasks.filtering(["fruits", 3]),
+    ],
+)
+def test_verbs__what_cannot_be_is_one_sentence(model, features, wrong):
+    one_sentence(lambda: wrong(model, features))

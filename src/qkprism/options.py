@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 from qkprism.errors import QKPrismError
@@ -87,6 +87,21 @@ def finite(value: Any, name: str) -> float:
     if not math.isfinite(number):
         raise QKPrismError(f"{name}={show(value)} is not a finite number.")
     return number
+
+
+def names_in(value: Any, name: str) -> list[str]:
+    """Names: one by itself or a list of them."""
+    names: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
+    if not all(isinstance(one, str) for one in names):
+        raise QKPrismError(f"{name}={show(value)} is not a list of names. Write it as ['a', 'b'].")
+    return names
+
+
+def by_name(value: Any, name: str) -> Mapping[str, Any]:
+    """What is given by name."""
+    if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value):
+        raise QKPrismError(f"{name}={show(value)} has no names. Write it as {{'a': ...}}.")
+    return value
 
 
 def as_float(value: Any) -> float:

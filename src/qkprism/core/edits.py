@@ -10,7 +10,6 @@ P acts on keys; on queries it is P^T (give `projector.mT`). In logits an edit of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.options import finite, show, whole_number
 
 Kind = Literal["swap", "ablate", "replace", "steer"]
 KINDS: tuple[Kind, ...] = ("swap", "ablate", "replace", "steer")
@@ -79,10 +79,8 @@ class Edit:
         if self.kind == "replace" and self.vector is None:
             raise QKPrismError("To replace, give the vector whose coordinates are taken: Edit('replace', vector=...).")
         object.__setattr__(self, "vector", _vectors(self.vector))
-        if not math.isfinite(self.amount):
-            raise QKPrismError(f"amount={self.amount} is not a finite number.")
-        if self.direction < 0:
-            raise QKPrismError(f"direction={self.direction} is not possible. Directions count from 0.")
+        finite(self.amount, "amount")
+        whole_number(self.direction, "direction")
 
     def changed(self, vector: Vectors, projector: Projector, head: Head, direction: Vectors) -> Vectors:
         """A vector after an edit that needs no partner; `direction` is what `steer` adds where no vector is given."""
@@ -114,7 +112,10 @@ def _vectors(given: Any) -> Any:
         return None
     if isinstance(given, Mapping):
         return {Head.parse(head): _vectors(vector) for head, vector in given.items()}
-    vector = torch.as_tensor(given)
+    try:
+        vector = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise QKPrismError(f"The vector of an edit is a row of d_head finite numbers, not {show(given)}.") from None
     if vector.ndim != 1 or not bool(vector.isfinite().all()):
         raise QKPrismError("The vector of an edit is a row of d_head finite numbers.")
     return vector.double()

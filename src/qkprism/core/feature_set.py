@@ -137,7 +137,8 @@ class Features(Mapping[tuple[str, Head], Feature]):
 
     def _check_known(self, contrasts: Iterable[str]) -> None:
         if unknown := set(contrasts) - set(self.contrasts):
-            raise QKPrismError(f"There is no contrast {sorted(unknown)[0]!r}. There are: {', '.join(self.contrasts)}.")
+            first = min(unknown, key=str)
+            raise QKPrismError(f"There is no contrast {first!r}. There are: {', '.join(self.contrasts)}.")
 
     def with_metric(self, metric: str) -> Features:
         """The same contrasts decomposed in another metric."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from qkprism.core.stored import load_result, save_result
 from qkprism.heads import Head
 from qkprism.options import HEAD_MEASURES as MEASURES
-from qkprism.options import choice, whole_number
+from qkprism.options import choice, finite, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ class HeadScores:
         keep = torch.ones(len(self), dtype=torch.bool)
         for name, least in thresholds.items():
             choice(name, MEASURES, "a measure of heads")
-            keep &= self.values[name] >= least
+            keep &= self.values[name] >= finite(least, name)
         return self._pick(keep.nonzero()[:, 0].tolist())
 
     def to_frame(self) -> pd.DataFrame:

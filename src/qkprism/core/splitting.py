@@ -34,7 +34,7 @@ from qkprism.core.projectors import (
 from qkprism.errors import QKPrismError
 from qkprism.options import SPLITS as METHODS
 from qkprism.options import Split as Method
-from qkprism.options import choice
+from qkprism.options import choice, names_in
 
 MOST_SHAPLEY = 8
 
@@ -126,7 +126,7 @@ def _ordered(features: Sequence[Feature], order: Sequence[str] | None) -> list[F
     """In the order asked for; by default the lowest rank comes first, as in the paper."""
     if order is None:
         return sorted(features, key=lambda feature: feature.rank)
-    named = {feature.contrast: feature for feature in features}
+    named, order = {feature.contrast: feature for feature in features}, names_in(order, "order")
     if sorted(order) != sorted(named):
         raise QKPrismError(f"The order {', '.join(order)} must name each feature once: {', '.join(named)}.")
     return [named[name] for name in order]

@@ -29,7 +29,7 @@ from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText, encode_text
 from qkprism.models.model import Model
-from qkprism.options import Frame
+from qkprism.options import Frame, names_in
 from qkprism.pipeline.inputs import Heads, check_ids, check_length, encode_like, heads_with_features, versions
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import Reading, read_logits
@@ -123,7 +123,7 @@ def _splits(
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
-    names = features.contrasts if contrasts is None else [contrasts] if isinstance(contrasts, str) else contrasts
+    names = features.contrasts if contrasts is None else names_in(contrasts, "contrasts")
     if len(set(names)) < len(names):
         raise QKPrismError(f"A contrast is named twice: {', '.join(names)}.")
     if unknown := [name for name in names if name not in features.contrasts]:

@@ -22,7 +22,7 @@ from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
 from qkprism.models.encoding import Encodings
 from qkprism.models.model import Model
-from qkprism.options import READINGS, Center, Frame, Rank, Reading, TokenChoice, checked_seed, choice
+from qkprism.options import READINGS, Center, Frame, Rank, Reading, TokenChoice, by_name, checked_seed, choice
 from qkprism.passes import Census, Marked, Pass, passes_of
 from qkprism.pipeline.inputs import (
     Contrasts,
@@ -62,7 +62,8 @@ class Way:
 
     def pick(self, known: Mapping[str, Contrast]) -> dict[str, str]:
         """The contrasts of this way: their names in it, and as they are known."""
-        chosen = {name: name for name in known} if self.contrasts is None else dict(self.contrasts)
+        picked = {name: name for name in known} if self.contrasts is None else self.contrasts
+        chosen = dict(by_name(picked, "contrasts"))
         if unknown := [name for name in chosen.values() if name not in known]:
             raise QKPrismError(f"There is no contrast {unknown[0]!r}. There are: {', '.join(known)}.")
         if not chosen:
@@ -136,6 +137,8 @@ def decompose_ways(
     batches = Batches(model, sorted(sites), rope, batch_size)
     if checkpoint is not None:
         check_place(checkpoint, CHECKPOINT)
+    if not by_name(ways, "ways") or not all(isinstance(own, Way) for own in ways.values()):
+        raise QKPrismError("Give at least one way to decompose by its name: {'ours': Way()}.")
     jobs = {way: _Job.of(own, named, seed) for way, own in ways.items()}
     wanted = list(dict.fromkeys(source for job in jobs.values() for source in job.sources.values()))
     encoder = encoder_for(model, token, chat, max_length)

@@ -6,7 +6,7 @@ after an edit follows from the query, the edited keys and the row's other logits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkprism.capture import Site, sites_of
-from qkprism.contrasts import Contrast, Example
+from qkprism.contrasts import Contrast
 from qkprism.core.conditions import DRAWS, Conditions, Groups, Method, layer_conditions, methods_of
 from qkprism.core.edits import Edit, Kind
 from qkprism.core.effect_sums import EffectSums, Table
@@ -28,9 +28,17 @@ from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
-from qkprism.options import Frame
+from qkprism.options import OUTCOMES, Frame, by_name, checked_seed, choice, names_in, whole_number
 from qkprism.pipeline.aims import Aims, all_aims
-from qkprism.pipeline.inputs import Heads, check_encoded_alike, encode_like, heads_with_features, versions
+from qkprism.pipeline.inputs import (
+    Examples,
+    Heads,
+    check_encoded_alike,
+    encode_like,
+    examples_of,
+    heads_with_features,
+    versions,
+)
 from qkprism.pipeline.outcomes import outcome_effects
 from qkprism.pipeline.readers import read_together
 from qkprism.pipeline.reading import read_logits
@@ -38,7 +46,7 @@ from qkprism.pipeline.reading import read_logits
 
 def intervene(
     model: Model,
-    examples: Contrast | Iterable[Example] | Example,
+    examples: Examples,
     features: Features,
     *,
     heads: Heads = None,
@@ -64,8 +72,7 @@ def intervene(
     by default each is moved alone and all of them together, and up to four in every combination. `labels` says which
     key label a contrast is about where the names differ; targets that differ in that label alone are then reported too.
     """
-    if outcome not in ("attention", "logits"):
-        raise QKPrismError(f"outcome={outcome!r} is not known. Use 'attention' or 'logits'.")
+    choice(outcome, OUTCOMES, "an outcome")
     asked = Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
     plan = _Plan.of(model, examples, features, asked, outcome=outcome, together=together, rows=rows)
     if outcome == "attention":
@@ -81,7 +88,7 @@ def intervene(
 
 def intervene_ways(
     model: Model,
-    examples: Contrast | Iterable[Example] | Example,
+    examples: Examples,
     ways: Mapping[str, Features],
     *,
     heads: Heads = None,
@@ -102,12 +109,11 @@ def intervene_ways(
 
 
 def effects_readers(
-    model: Model, examples: Contrast | Iterable[Example] | Example, ways: Mapping[str, Features], asked: Asked
+    model: Model, examples: Examples, ways: Mapping[str, Features], asked: Asked
 ) -> dict[str, EffectsReader]:
     """The readers of `intervene_ways`, to share a pass with others."""
-    check_encoded_alike(ways.values())
-    examples = [examples] if isinstance(examples, Example) else examples
-    examples = examples if isinstance(examples, Contrast) else list(examples)
+    check_encoded_alike(by_name(ways, "ways").values())
+    examples = examples_of(examples)
     return {way: EffectsReader.of(_Plan.of(model, examples, own, asked)) for way, own in ways.items()}
 
 
@@ -122,6 +128,15 @@ class Asked:
     groups: Groups | None = None
     labels: Mapping[str, str] | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        checked_seed(self.seed)
+        whole_number(self.draws, "draws", 1)
+        if self.methods is not None:
+            names_in(self.methods, "methods")
+        for group in by_name(self.groups or {}, "groups").values():
+            names_in(group, "groups")
+        names_in(by_name(self.labels or {}, "labels").values(), "labels")
 
 
 @dataclass(frozen=True)
@@ -140,7 +155,7 @@ class _Plan:
     def of(
         cls,
         model: Model,
-        examples: Contrast | Iterable[Example] | Example,
+        examples: Examples,
         features: Features,
         asked: Asked,
         *,
@@ -148,11 +163,9 @@ class _Plan:
         together: bool = True,
         rows: str = "query",
     ) -> _Plan:
-        if asked.draws < 1:
-            raise QKPrismError(f"draws={asked.draws} leaves no random control. Give at least 1.")
         chosen, edit = heads_with_features(model, features, asked.heads), asked.edit
         _check_edit(edit, features, chosen)
-        examples = [examples] if isinstance(examples, Example) else examples
+        examples = examples_of(examples)
         encoded = encode_like(model, examples, features, chosen)
         sites = sites_of(model, chosen)
         directed = edit.kind == "steer" and edit.vector is None  # the whole key has no direction of its own

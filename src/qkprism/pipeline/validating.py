@@ -31,7 +31,7 @@ from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
-from qkprism.options import Frame
+from qkprism.options import Frame, by_name
 from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.pipeline.inputs import Heads, check_encoded_alike, heads_with_features, versions
 from qkprism.pipeline.readers import read_together
@@ -82,7 +82,7 @@ def validation_reader(
     """The reader of `validate`, to share a pass with others."""
     if truth not in ("keys", "rerun"):
         raise QKPrismError(f"truth={truth!r} is not known. Use 'keys' or 'rerun'.")
-    sets = {"": features} if isinstance(features, Features) else dict(features)
+    sets = {"": features} if isinstance(features, Features) else dict(by_name(features, "features"))
     named, chosen = _checked(model, pairs, sets, heads)
     first = next(iter(sets.values()))
     cases = Cases.of(model, named, first, chosen)

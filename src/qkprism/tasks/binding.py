@@ -98,6 +98,7 @@ def binding(
     says how many entities the contrasts draw from; with `n_pairs + 1`, the fewest, prompts differ in one at most.
     """
     check_sizes(n_pairs=n_pairs, n_train=n_train, n_search=n_search, n_test=n_test)
+    check_sizes(n_entities=1 if n_entities is None else n_entities)
     seed = checked_seed(seed)
     world = named(schema, SCHEMAS, "schema", own="a Schema of your own")
     ways = named(phrasing, PHRASINGS, "phrasing")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from qkprism.contrasts import Contrast, Example, Span, Text, Written
 from qkprism.errors import QKPrismError
-from qkprism.options import checked_seed
+from qkprism.options import checked_seed, show
 from qkprism.tasks.balance import balanced
 from qkprism.tasks.categories import CATEGORIES, Category
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
@@ -95,6 +95,8 @@ def filtering(
     """
     check_sizes(n_categories=n_categories, n_items=n_items, n_train=n_train, n_search=n_search, n_test=n_test)
     seed = checked_seed(seed)
+    if isinstance(categories, str) or not isinstance(categories, Sequence):
+        raise QKPrismError(f"categories={show(categories)} is not a list of categories such as ['fruits', 'animals'].")
     chosen = tuple(named(given, CATEGORIES, "category", own="a Category of your own") for given in categories)
     listing = named(phrasing, LISTINGS, "phrasing")
     _check_company(chosen, n_categories)
