@@ -9,6 +9,7 @@ import pytest
 import qkprism
 from qkprism import Effects, Features, cli
 from qkprism.models import encoding
+from qkprism.runs import _body_digest, read_manifest
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -157,6 +158,7 @@ BOXES = ["{place}/boxes.jsonl", "-m", "{place}/little"]
         (["decompose", *BOXES, "--metric", "balanced"], "'balanced' is not a metric. Use raw or contrast."),
         (["decompose", *BOXES, "--rank", "3.5"], "'3.5' is not a rule for the rank"),
         (["decompose", *BOXES, "--rank", "-1"], "'-1' is not a rule for the rank"),
+        (["decompose", *BOXES, "--rank", "9" * 5000], "is not a rule for the rank"),
         (["decompose", *BOXES, "--rank", ""], "'' is not a rule for the rank"),
         (["decompose", *BOXES, "--rank", "²"], "'²' is not a rule for the rank"),
         (["decompose", *BOXES, "--reading", "backwards"], "'backwards' is not a reading of twins"),
@@ -198,6 +200,17 @@ def test_options__are_refused_before_torch_is_imported(run, tmp_path, arguments,
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("wrong", [None, 3, {"x": 1}], ids=str)
+def test_show__a_manifest_that_says_something_else_is_one_line(run, saved, wrong):
+    body = read_manifest(saved)
+    for name in body.keys() - ({"provenance"} if isinstance(wrong, dict) else set()):
+        other = body | {name: wrong}
+        (saved / "manifest.json").write_text(json.dumps(other | {"digest": _body_digest(other)}))
+        code, out, err = run("show", saved)
+        assert (code, out) == (2, ""), name
+        assert len([line for line in err.splitlines() if line.startswith("qkprism:")]) == 1
 
 
 def test_command_line__a_bad_option_is_told_without_torch(tmp_path):

@@ -36,6 +36,7 @@ from qkprism.options import (
     READINGS,
     RULES,
     SPLITS,
+    Rank,
     checked_rank,
     checked_seed,
     choice,
@@ -105,7 +106,7 @@ def decompose(
     loading, encoding = Loading(model, dtype, device), Encoding(token, chat or None, batch_size)
     picked: Any = heads_named(chosen)
     options: dict[str, Any] = {"metric": metric, "reading": reading, "rope": rope, "seed": checked_seed(seed)}
-    options |= {"rank": None if rank is None else checked_rank(int(rank) if rank.isdecimal() else rank)}
+    options["rank"] = _rank(rank)
     _check_choices(metric, reading, rope)
     save = place_for(save, "features")
     named = {contrast.name: contrast for contrast in read(contrasts, limit)}
@@ -246,6 +247,11 @@ def _show(features: Any, as_json: bool) -> None:
     print_table(best.head(30), shown, title)
     for note in dict.fromkeys(note for feature in features.values() for note in feature.notes):
         typer.echo(f"Note: {note}")
+
+
+def _rank(text: str | None) -> Rank | None:
+    """A rank as it is written: a number or a rule."""
+    return None if text is None else checked_rank(int(text) if text.isdecimal() and len(text) < 10 else text)
 
 
 def _check_choices(metric: str | None, reading: str | None, rope: str) -> None:

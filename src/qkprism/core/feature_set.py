@@ -200,7 +200,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         manifest, files = read_run(folder, KIND)
         try:
             return _restored(manifest, files["moments"], files["features"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise QKPrismError(
                 f"{folder} is damaged, or another version wrote it: its manifest does not fit ({error!r})."
             ) from error
@@ -244,7 +244,9 @@ def _restored(manifest: Mapping[str, Any], moments: Mapping[str, Tensor], result
             own = {key.removeprefix(prefix): t for key, t in results.items() if key.startswith(prefix)}
             tensors |= {(name, str(h)): {key: t[j] for key, t in own.items()} for j, h in enumerate(heads)}
         layers[number] = Layer(heads, state["scaling"], of_contrast)
-    provenance = manifest["provenance"]
+    provenance = dict(manifest["provenance"])
+    if not manifest["features"]:
+        raise ValueError("no features")
     found = [_feature(row, tensors[row["contrast"], row["head"]], provenance) for row in manifest["features"]]
     return Features({(f.contrast, f.head): f for f in found}, layers, Choices(**manifest["choices"]), provenance)
 
