@@ -3,9 +3,9 @@
     python benchmarks/loading.py            about a minute
 
 Keys are K z + noise with factors of ranks 3 and 5, a contrast each, and one of rank 4 that no contrast names. It is
-held fixed in a pair, or varies. Compared: the contrast metric as it is (raised), before it is raised, with a multiple of
-the covariance of all keys added instead, and the raw oblique projector. The error is that of z1's projector on what keys
-are made of, ||P [F1 F2 F3] - [F1 0 0]|| / ||F1||, mean over seeds.
+held fixed in a pair, or varies. Compared: the contrast metric as it is (raised), before it is raised, with a multiple
+of the covariance of all keys added instead, and the raw oblique projector. The error is that of z1's projector on what
+keys are made of, ||P [F1 F2 F3] - [F1 0 0]|| / ||F1||, mean over seeds.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from qkprism import Attribution, Attributions, Contrast, Example, QKPrismError, 
 from qkprism.core.attribution import variance_shares
 from qkprism.core.splitting import METHODS, shapley, split_of
 from test_intervene import HEADS, contrasts, examples, load
+from test_pipeline import unchecked
 from tiny import one_thread  # noqa: F401
 
 TEXT = "the hat in A, the jam in B, the pen in C. the jam in box"
@@ -194,6 +195,13 @@ def test_attribute__a_marked_query_and_gaps_between_tokens(model, features):
     assert sum(value for name, value in gap.items() if name != "logit") == pytest.approx(gap["logit"], abs=1e-4)
     with pytest.raises(QKPrismError, match="does not see a token"):
         found.gap(b, 400)
+    assert found.gap("B", "A") == found.gap(found.tokens[found.positions.index(b)], " A") == gap
+    twice = [str(at) for at, token in zip(found.positions, found.tokens, strict=True) if token.strip("Ġ") == "in"]
+    with pytest.raises(QKPrismError, match=f"2 tokens. Give the position of one: {', '.join(twice)}"):
+        found.gap("B", "in")
+    for wrong in (True, 1.0, None, "", "nowhere"):
+        with unchecked(), pytest.raises(QKPrismError):
+            found.gap(b, wrong)
 
 
 def test_attribute__examples_give_means_of_the_single_ones_with_errors(model, features):

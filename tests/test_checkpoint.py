@@ -87,14 +87,14 @@ def test_save__killed_while_writing_leaves_the_former_run(model, contrasts, tmp_
     features = qk.decompose(model, contrasts, heads="L0H0", metric="raw", progress=False)
     run = features.save(tmp_path / "run")
     script = f"""
-        import os, signal, safetensors.torch, qkprism.runs as runs
+        import os, signal, safetensors.torch
         from qkprism.core.feature_set import Features
         features = Features.load({str(run)!r})
-        write = runs.save_file
+        write = safetensors.torch.save_file
         def killed(*args):
             write(*args)
             os.kill(os.getpid(), signal.SIGKILL)
-        runs.save_file = killed
+        safetensors.torch.save_file = killed
         features.save({str(run)!r})
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=os.environ, check=False)

@@ -1,11 +1,15 @@
 """The command line: tables, JSON, run folders, and one line for a user's mistake."""
 
 import json
+import subprocess
 import sys
 
 import pytest
 
+import qkprism
 from qkprism import Effects, Features, cli
+from qkprism.models import encoding
+from qkprism.runs import _body_digest, read_manifest
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -67,7 +71,10 @@ def test_decompose__saves_a_run_with_a_report_and_shows_it_again(run, place):
         (["decompose", "{place}/boxes.jsonl", "-m", "{place}/little", "--heads", "L9H9"], "L9H9 is not in little"),
         (["decompose", "{place}/boxes.jsonl", "-m", "{place}/little", "--heads", "L0H0", "--top", "2"], "not both"),
         (["show", "{place}"], "is not a qkprism run"),
-        (["heads", "{place}/boxes.jsonl", "-m", "{place}/little", "--by", "beauty"], "cannot be sorted by 'beauty'"),
+        (
+            ["heads", "{place}/boxes.jsonl", "-m", "{place}/little", "--by", "beauty"],
+            "'beauty' is not a measure of heads",
+        ),
     ],
 )
 def test_mistakes__are_one_line_on_standard_error(run, place, arguments, message):
@@ -140,3 +147,114 @@ def test_attribute__prints_tokens_and_writes_a_figure(run, place, saved):
     code, _, err = run("attribute", saved, text, "-m", place / "little")
     assert code == 2
     assert "Name one head" in err
+
+
+BOXES = ["{place}/boxes.jsonl", "-m", "{place}/little"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decompose", *BOXES, "--metric", "balanced"], "'balanced' is not a metric. Use raw or contrast."),
+        (["decompose", *BOXES, "--rank", "3.5"], "'3.5' is not a rule for the rank"),
+        (["decompose", *BOXES, "--rank", "-1"], "'-1' is not a rule for the rank"),
+        (["decompose", *BOXES, "--rank", "9" * 5000], "is not a rule for the rank"),
+        (["decompose", *BOXES, "--rank", ""], "'' is not a rule for the rank"),
+        (["decompose", *BOXES, "--rank", "²"], "'²' is not a rule for the rank"),
+        (["decompose", *BOXES, "--reading", "backwards"], "'backwards' is not a reading of twins"),
+        (["decompose", *BOXES, "--token", "middle"], "'middle' is not a choice of a span's tokens"),
+        (["decompose", *BOXES, "--rope", "pre"], "'pre' is not a frame of positions"),
+        (["decompose", *BOXES, "--seed", "-1"], "seed=-1 is not possible"),
+        (["decompose", *BOXES, "--seed", "9" * 30], "from 0 to 4294967295"),
+        (["decompose", *BOXES, "--dtype", "int8"], "'int8' is not a dtype"),
+        (["decompose", *BOXES, "--heads", "L1H1,,L2"], "'' is not the name of a head"),
+        (["decompose", *BOXES, "--heads", ""], "'' is not the name of a head"),
+        (["decompose", *BOXES, "--heads", "", "--top", "2"], "not both"),
+        (["decompose", *BOXES, "--save", "{place}"], "holds other files"),
+        (["decompose", "{place}/boxes.jsonl", "{place}/boxes.jsonl"], "contrasts of the same name"),
+        (["decompose", "{place}/little"], "cannot be read: Is a directory"),
+        (["heads", *BOXES, "--by", "beauty"], "'beauty' is not a measure of heads"),
+        (["heads", *BOXES, "--token", "middle"], "'middle' is not a choice of a span's tokens"),
+        (["intervene", "{place}", *BOXES, "--seed", "-1"], "seed=-1 is not possible"),
+        (["intervene", "{place}", *BOXES, "--outcome", "fame"], "'fame' is not an outcome"),
+        (["intervene", "{place}", *BOXES, "--heads", "first"], "'first' is not the name of a head"),
+        (["intervene", "{place}", "nothing.jsonl"], "nothing.jsonl cannot be read"),
+        (["attribute", "{place}", "text", "--method", "magic"], "'magic' is not a method of attribution"),
+        (["attribute", "{place}", "text", "L"], "'L' is not the name of a head"),
+        (["attribute", "{place}", "text [?", "L1H1"], "is never closed"),
+        (["attribute", "{place}", "", "L1H1"], "the text is empty"),
+        (["attribute", "{place}", "text", "--save", "why.gif"], "cannot be saved as 'why.gif'"),
+        (["binding", "--seed", "-1"], "seed=-1 is not possible"),
+        (["binding", "--dtype", "int8"], "'int8' is not a dtype"),
+        (["binding", "--entities", "ten"], "is not a list of numbers"),
+        (["filter", "--seed", "-1"], "seed=-1 is not possible"),
+    ],
+)
+def test_options__are_refused_before_torch_is_imported(run, tmp_path, arguments, message, monkeypatch):
+    (tmp_path / "little").mkdir()
+    contrast(4).write(tmp_path / "boxes.jsonl")
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)  # importing any of these is an error
+    monkeypatch.setitem(sys.modules, "qkprism.models.loading", None)
+    monkeypatch.setitem(sys.modules, "qkprism.core.feature_set", None)
+    code, out, err = run(*(a.format(place=tmp_path) for a in arguments))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("wrong", [None, 3, {"x": 1}], ids=str)
+def test_show__a_manifest_that_says_something_else_is_one_line(run, saved, wrong):
+    body = read_manifest(saved)
+    for name in body.keys() - ({"provenance"} if isinstance(wrong, dict) else set()):
+        other = body | {name: wrong}
+        (saved / "manifest.json").write_text(json.dumps(other | {"digest": _body_digest(other)}))
+        code, out, err = run("show", saved)
+        assert (code, out) == (2, ""), name
+        assert len([line for line in err.splitlines() if line.startswith("qkprism:")]) == 1
+
+
+def test_command_line__a_bad_option_is_told_without_torch(tmp_path):
+    shown = "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
+    script = f"import sys; from qkprism import cli\ntry: cli.main()\nfinally: {shown}"
+    options = ["decompose", tmp_path / "boxes.jsonl", "--save", tmp_path / "run", "--metric", "balanced"]
+    told = subprocess.run([sys.executable, "-c", script, *map(str, options)], capture_output=True, text=True)
+    assert told.returncode == 2
+    assert told.stdout == "[]\n"
+
+
+def test_encoding__reaches_the_check_the_search_and_the_decomposition(run, place, monkeypatch):
+    seen = []
+    monkeypatch.setattr(encoding, "encode", lambda *_, **options: seen.append(("check", options)) or [])
+    for name, module in (("find_heads", qkprism), ("decompose", qkprism)):
+        verb = getattr(module, name)
+
+        def spied(*args, name=name, verb=verb, **options):
+            seen.append((name, options))
+            return verb(*args, **options)
+
+        monkeypatch.setattr(qkprism, name, spied)
+    common = [place / "boxes.jsonl", "-m", place / "little", "--token", "first", "--batch-size", 3]
+    assert run("decompose", *common, "--top", 2)[0] == 0
+    assert run("heads", *common)[0] == 0
+    assert [name for name, _ in seen] == ["check", "find_heads", "decompose", "check", "find_heads"]
+    assert {options["token"] for _, options in seen} == {"first"}
+    assert {options["batch_size"] for name, options in seen if name != "check"} == {3}
+
+
+def test_chat__is_checked_and_searched_as_it_is_decomposed(run, place):
+    """A file whose marks fit the chat template and not the bare text: token spans count the template's tokens."""
+    tokenizer = byte_level()
+    tokenizer.chat_template = "{% for m in messages %}user: {{ m.content }}\nanswer:{% endfor %}"
+    tokenizer.save_pretrained(place / "little")
+    beyond = len(tokenizer("a b")["input_ids"])
+    line = {"text": "a b", "positive": [{"tokens": [beyond, beyond + 1]}], "negative": [{"tokens": [1, 2]}]}
+    (place / "chat.jsonl").write_text(json.dumps(line) + "\n")
+    common = [place / "chat.jsonl", "-m", place / "little"]
+    code, _, err = run("decompose", *common, "--top", 1)
+    assert code == 2
+    assert "reaches beyond" in err
+    for command in (["decompose", *common, "--top", 1, "--save", place / "run"], ["heads", *common]):
+        code, _, err = run(*command, "--chat")
+        assert code == 0, err
+    code, _, err = run("intervene", place / "run", *common, "--draws", 1)
+    assert code == 0, err

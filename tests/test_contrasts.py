@@ -25,7 +25,7 @@ BOXES = "The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]"
 PLAIN = "The hat is in Box O, the jam is in Box Z. The jam is in Box"
 TWINS = ("the jam is in Box [+Z]. The jam is in Box", "the pen is in Box [+Z]. The pen is in Box")
 
-bracketed = st.text(alphabet=st.sampled_from("ab []+-?é\n"), min_size=1, max_size=30)
+bracketed = st.text(alphabet=st.sampled_from("ab []+-?*é\n"), min_size=1, max_size=30)
 any_text = st.one_of(bracketed, st.text(min_size=1, max_size=30))
 names = st.text(alphabet="abcde", min_size=1, max_size=4)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -37,7 +37,7 @@ def drawn_texts(draw: st.DrawFn, *, plain: bool) -> tuple[str, list[tuple[str, i
     """A text with marks anywhere; without labels if plain. Classes are built outside: checks of types draw numbers."""
     text = draw(any_text)
     ends = sorted(draw(st.sets(st.integers(0, len(text)), min_size=2, max_size=8)))
-    return text, [(draw(st.sampled_from("+-?.")), *ends, {} if plain else draw(labels)) for ends in pairwise(ends)]
+    return text, [(draw(st.sampled_from("+-*?.")), *ends, {} if plain else draw(labels)) for ends in pairwise(ends)]
 
 
 weights = st.floats(min_value=1e-30, max_value=1e30)
@@ -46,9 +46,10 @@ drawn_examples = st.tuples(some_text, st.one_of(st.none(), some_text), weights, 
 
 
 def made_text(drawn: Any) -> Text:
-    """The text of what was drawn."""
-    spans = [(sign, Span(start, end, labels)) for sign, start, end, labels in drawn[1]]
-    query, positive, negative = ([span for sign, span in spans if sign == side] for side in "?+-")
+    """The text of what was drawn; the first negative key that was drawn as one is the target."""
+    first = next((start for sign, start, *_ in drawn[1] if sign == "*"), None)
+    spans = [(sign, Span(start, end, labels, sign == "*" and start == first)) for sign, start, end, labels in drawn[1]]
+    query, positive, negative = ([span for sign, span in spans if sign in side] for side in ("?", "+", "-*"))
     return Text(drawn[0], query[0] if query else None, tuple(positive), tuple(negative))
 
 
@@ -132,6 +133,31 @@ def test_markup__literal_brackets(markup: str, text: str, span: tuple[int, int])
 
 
 @pytest.mark.parametrize(
+    ("markup", "text", "target"),
+    [
+        ("[-*Z]", "Z", True),
+        ("[-**]", "*", False),
+        ("[-***]", "*", True),
+        ("[-**a*]", "*a*", False),
+        ("[-*a*]", "a*", True),
+        ("[-a]", "a", False),
+    ],
+)
+def test_markup__a_star_marks_the_target(markup: str, text: str, target: bool) -> None:
+    found = Text.parse(f"{markup} [+*b]")
+    assert found == Text(f"{text} *b", None, (Span(len(text) + 1, len(text) + 3),), (Span(0, len(text), {}, target),))
+    assert found.markup() == f"{markup} [+*b]"
+    assert ("<sup>-*</sup>" in Contrast.from_texts("a", [found.markup()])._repr_html_()) == target
+
+
+def test_target__is_the_marked_key_or_the_only_negative_one() -> None:
+    for markup, target in (("[-a] [+c]", "a"), ("[-a] [-*b] [+c]", "b"), ("[-a] [-b] [+c]", None)):
+        example = Example.parse(markup)
+        span = example.target
+        assert (None if span is None else example.text.text[span.start : span.end]) == target
+
+
+@pytest.mark.parametrize(
     ("markup", "reason"),
     [
         ("in Box [+Z. The", "the mark '[+Z. The' is never closed"),
@@ -139,8 +165,11 @@ def test_markup__literal_brackets(markup: str, text: str, span: tuple[int, int])
         ("in [-Box [+Z]]", "opens inside a [- mark; marks cannot nest"),
         ("unknown [?] in Box", "the mark [?] before ' in Box' is empty"),
         ("[?a] [?b]", "2 queries are marked"),
+        ("in Box [-*] a", "the mark [-*] before ' a' is empty; a star that is a key is '[-**]'"),
+        ("[-*a] [-*b] [+c]", "2 keys are marked as target"),
         ("", "the text is empty"),
         ("\ud800", "surrogate"),
+        (3, "a text with marks is a string, not 3"),
     ],
 )
 def test_markup__refuses(markup: str, reason: str) -> None:
@@ -154,7 +183,6 @@ def test_markup__refuses(markup: str, reason: str) -> None:
     [
         (Text("ab", positive=(Span(0, 1, unit="token"),)), "token spans"),
         (Text("ab", positive=(Span(0, 1, labels={"order": 1}),)), "labels"),
-        (Text("ab", negative=(Span(0, 1, target=True),)), "target"),
         (Text("ab", positive=(Span(0, 2), Span(1, 2))), "overlapping"),
         (Text("a]", positive=(Span(0, 1),)), "before a literal ']'"),
     ],
@@ -394,8 +422,9 @@ def test_contrast__reader_refuses_the_file(tmp_path: Path, content: bytes, reaso
 def test_contrast__missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(QKPrismError, match=r"none\.jsonl cannot be read: No such file"):
         Contrast.read(tmp_path / "none.jsonl")
-    with pytest.raises(QKPrismError, match="cannot be written: No such file"):
-        Contrast.from_texts("a", [BOXES]).write(tmp_path / "no" / "folder.jsonl")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QKPrismError, match="cannot be written: File exists"):
+        Contrast.from_texts("a", [BOXES]).write(tmp_path / "file" / "boxes.jsonl")
 
 
 def test_contrast__a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_edits__an_unknown_kind_is_refused_wherever_an_edit_is_made(conditions, 
     [
         (lambda: Edit("swap", side="query"), "a query has no partner"),
         (lambda: Edit("replace"), "give the vector"),
-        (lambda: Edit("steer", direction=-1), "count from 0"),
+        (lambda: Edit("steer", direction=-1), "0 or more"),
         (lambda: Edit("steer", amount=float("nan")), "not a finite number"),
         (lambda: Edit("replace", vector=[1.0, float("inf")]), "finite numbers"),
         (lambda: Edit("replace", vector={Head(0, 0): torch.ones(4)}).vector_of(Head(0, 1)), "no vector for L0H1"),

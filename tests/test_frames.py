@@ -8,7 +8,8 @@ from torch import Tensor
 
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame
 from tiny import VOCABULARY, one_thread, text_batch, tiny  # noqa: F401
 
 ROTARY = [
@@ -143,5 +144,5 @@ def test_run__says_what_a_frame_needs() -> None:
     model = Model.wrap(hf)
     with pytest.raises(QKPrismError, match="query_positions"):
         model.run(**text_batch(hf), rope="relative")
-    with pytest.raises(QKPrismError, match=r"rope='pre' is not a frame"):
+    with pytest.raises(QKPrismError, match=r"'pre' is not a frame"):
         model._positions({}, None, "pre", None)  # what `run` calls first; under test its own types are checked before

@@ -619,7 +619,7 @@ def test_intervene__bad_input_is_one_clear_line(llama, own):
         (lambda: qk.intervene(llama, [twin], own), "needs a negative key"),
         (lambda: qk.intervene(llama, [], own), "no examples"),
         (lambda: qk.intervene(llama, [Example.parse("[-A] [?x] [+B]")], own), "comes after the query"),
-        (lambda: qk.intervene(llama, test, own, draws=0), "no random control"),
+        (lambda: qk.intervene(llama, test, own, draws=0), "draws=0 is not possible"),
         (lambda: qk.intervene(llama, test, own, labels={"colour": "x"}), "labels names the contrast 'colour'"),
         (lambda: qk.intervene(llama, test, own, methods=["best"]), "not a method of editing"),
         (lambda: qk.intervene(llama, test, own, methods=[]), "No method of editing"),

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "memory"],
+    ["errors", "files", "memory", "options"],
     ["heads", "runs", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     ["markup", "contrasts"],
@@ -145,11 +145,13 @@ FLOORS = [
         "page.toy_claims",
         "page.toy",
     ],
-    ["cli.app", "cli.printing", "cli.features", "cli.studies", "cli.toy", "cli", "__main__"],
+    ["cli.app", "cli.inputs", "cli.printing", "cli.features", "cli.studies", "cli.toy", "cli", "__main__"],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}
 FORBIDDEN = {
     "errors": {"torch", "transformers", "plotly"},
+    "files": {"torch", "transformers", "plotly"},
+    "options": {"torch", "transformers", "plotly", "numpy"},
     "heads": {"torch", "transformers", "plotly"},
     "markup": {"torch", "transformers", "plotly"},
     "contrasts": {"torch", "transformers", "plotly"},

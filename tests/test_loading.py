@@ -4,11 +4,14 @@ import importlib.util
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file, save_file
 
 import qkprism as qk
 from qkprism import QKPrismError
 from qkprism.models import loading
 from qkprism.models.digest import model_digest
+from test_pipeline import contrast, unchecked
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
@@ -149,3 +152,116 @@ def test_load__default_model_from_its_package():
     assert model.heads_per_layer == dict.fromkeys(range(30), 9)
     assert model.layers[0].n_kv_heads == 3
     assert model.tokenizer.chat_template
+
+
+def without(folder, *names, **changed):
+    """The folder's checkpoint without some weights, or with others in their place."""
+    path = folder / "model.safetensors"
+    kept = {name: weight for name, weight in load_file(path).items() if not any(part in name for part in names)}
+    save_file(kept | changed, path, {"format": "pt"})
+
+
+def test_load__refuses_a_checkpoint_that_lacks_weights_of_the_base_model(folder):
+    without(folder, "layers.1.self_attn.q_proj", "layers.1.mlp")
+    with pytest.raises(QKPrismError, match=r"is incomplete: 4 weights .*layers\.1\.mlp\.down_proj") as caught:
+        qk.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_load__refuses_weights_of_another_shape(folder):
+    without(folder, **{"model.layers.0.self_attn.k_proj.weight": torch.zeros(3, 3)})
+    with pytest.raises(QKPrismError, match=r"does not fit its config.*k_proj.* have shape \(3, 3\) .* \(16, 32\)"):
+        qk.load(folder)
+
+
+def test_load__without_an_output_layer_attention_is_read_and_predictions_are_refused(folder):
+    whole = qk.load(folder)
+    features = qk.decompose(whole, contrast(12), heads="L0H0", rank=2, progress=False)
+    without(folder, "lm_head")
+    with pytest.warns(UserWarning, match="has no weights of its output layer"):
+        model = qk.load(folder)
+    assert qk.find_heads(model, contrast(4), progress=False).n == 4
+    assert model_digest(model.hf) == model_digest(whole.hf)
+    qk.intervene(model, contrast(4), features, draws=1, progress=False)
+    with pytest.raises(QKPrismError, match="predicts no next token"):
+        qk.intervene(model, contrast(4), features, draws=1, outcome="logits", progress=False)
+
+
+def test_load__a_pooler_and_tied_weights_may_be_missing(tmp_path):
+    tokenizer = byte_level()
+    hf = transformers.BertModel(tiny("bert", vocab_size=len(tokenizer)).config)
+    hf.save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    without(tmp_path / "bert", "pooler")
+    assert qk.load(tmp_path / "bert").heads_per_layer == {0: 4, 1: 4}
+    tiny("llama", vocab_size=len(tokenizer), tie_word_embeddings=True).save_pretrained(tmp_path / "tied")
+    tokenizer.save_pretrained(tmp_path / "tied")
+    assert "lm_head.weight" not in load_file(tmp_path / "tied" / "model.safetensors")
+    assert type(qk.load(tmp_path / "tied").hf).__name__ == "LlamaForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("pytorch_model.bin", b"not a pickle"),
+        ("tokenizer.json", b"{}"),
+        ("tokenizer.json", b"\xff\xfe"),
+        ("tokenizer.json", b'{"version": "1.0", "model": 3}'),
+        ("tokenizer_config.json", b"[]"),
+        ("config.json", b"[]"),
+        ("config.json", b"{}"),
+        ("config.json", b'{"model_type": 3}'),
+        ("config.json", b'{"model_type": "llama", "num_hidden_layers": "many"}'),
+        ("model.safetensors", b""),
+    ],
+)
+def test_load__files_that_cannot_be_read_are_one_sentence(folder, name, body):
+    if name == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(body)
+    with pytest.raises(QKPrismError, match="could not be loaded") as caught:
+        qk.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"model": 3},
+        {"model": None},
+        {"model": ()},
+        {"model": (3, 4)},
+        {"model": "a\0b"},
+        {"model": ""},
+        {"device": "abacus"},
+        {"device": "meta"},
+        {"device": "cuda:99"},
+        {"device": 3.5},
+        {"dtype": 3},
+        {"dtype": "int8"},
+        {"dtype": torch.int8},
+    ],
+    ids=str,
+)
+def test_load__what_cannot_be_is_refused_before_weights_are_read(folder, wrong, monkeypatch):
+    monkeypatch.setattr(
+        transformers.LlamaForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("weights were read")
+    )
+    with unchecked(), pytest.raises(QKPrismError) as caught:
+        qk.load(**{"model": folder} | wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_load__a_loaded_model_has_weights_and_a_tokenizer():
+    hf = tiny("llama")
+    for wrong in (hf.to("meta"), (tiny("llama"), "tokenizer"), (tiny("llama"), byte_level(), 3)):
+        with unchecked(), pytest.raises(QKPrismError):
+            qk.load(wrong)
+
+
+def test_verbs__a_tokenizer_larger_than_the_embedding_is_one_sentence():
+    tokenizer = byte_level()
+    model = qk.load((tiny("llama", vocab_size=len(tokenizer) - 40), tokenizer))
+    for wrong in (lambda: qk.decompose(model, contrast(4), progress=False), lambda: qk.find_heads(model, contrast(4))):
+        with pytest.raises(QKPrismError, match=r"embeddings\. The tokenizer is not this model's"):
+            wrong()

@@ -14,7 +14,8 @@ from qkprism.core.covariance import (
     shuffled_covariances,
 )
 from qkprism.core.metrics import cell_covariance, difference_square, key_covariance, total_covariance
-from qkprism.core.moments import N_FOLDS, READINGS, assign_folds, make_plan
+from qkprism.core.moments import N_FOLDS, assign_folds, make_plan
+from qkprism.options import READINGS
 
 D = 6
 

@@ -273,17 +273,17 @@ def test_decompose__what_cannot_work_is_refused_before_the_pass(model, monkeypat
     for arguments, options, message in (
         (contrast(20), {"rank": 999}, "rank of 999 is not possible"),
         (contrast(6), {"rank": "heldout"}, "needs 8 groups"),
-        (contrast(20), {"center": "Query"}, "center='Query' is not known"),
+        (contrast(20), {"center": "Query"}, "'Query' is not a way to centre"),
         (contrast(20), {"checkpoint": tmp_path / "mine"}, "holds other files"),
-        (contrast(20), {"batch_size": 0}, "batch_size=0 is too small"),
+        (contrast(20), {"batch_size": 0}, "batch_size=0 is not possible"),
         (few, {}, "do not span"),
-        ([Example.parse("in [-A] in [+B] [?box]")], {}, "Give contrasts"),
+        ([Example.parse("in [-A] in [+B] [?box]")], {}, "is not a contrast"),
     ):
         with unchecked(), pytest.raises(QKPrismError, match=message):
             qk.decompose(model, arguments, progress=False, **options)
     with unchecked(), pytest.raises(QKPrismError, match="load returned"):
         qk.decompose(model.hf, contrast(4))
-    with pytest.raises(QKPrismError, match="cannot be sorted by"):
+    with pytest.raises(QKPrismError, match="'beauty' is not a measure of heads"):
         qk.find_heads(model, contrast(4), by="beauty")
 
 
@@ -395,7 +395,7 @@ def test_find_heads__table_sorts_and_thresholds(model):
     assert by_gap.top(2) == by_gap.heads[:2]
     kept = scores.above(accuracy=0.3, ratio=0.1)
     assert all(scores.to_frame().set_index("head").loc[str(h), "accuracy"] >= 0.3 for h in kept)
-    with pytest.raises(QKPrismError, match="cannot be sorted by 'beauty'"):
+    with pytest.raises(QKPrismError, match="'beauty' is not a measure of heads"):
         scores.sort("beauty")
     features = qk.decompose(model, contrast(12), heads=scores.above(accuracy=0.0), progress=False)
     assert len(features) == len(scores)
@@ -409,7 +409,7 @@ def test_find_heads__table_sorts_and_thresholds(model):
         ({"preset": "mine"}, "'mine' is not a preset"),
         ({"reading": "backwards"}, "'backwards' is not a reading"),
         ({"metric": "contrast"}, "needs two or more contrasts"),
-        ({"token": "middle"}, "token='middle' is unknown"),
+        ({"token": "middle"}, "'middle' is not a choice of a span's tokens"),
         ({"chat": True}, "chat template"),
         ({"max_length": 4}, "cuts off"),
     ],

@@ -344,7 +344,7 @@ def test_schema__a_question_may_name_the_entity_twice() -> None:
         ({"n_pairs": 24}, "25 labels of the schema 'boxes' (n_pairs=24 and one for the twins) are needed and there "),
         ({"n_entities": 9}, "n_entities=9 is too few for n_pairs=9; give at least 10."),
         ({"n_entities": 500}, "509 entities of the schema 'boxes' (500 for the contrasts, 9 held out) are needed"),
-        ({"n_test": 0}, "n_test=0 leaves no examples"),
+        ({"n_test": 0}, "n_test=0 is not possible"),
     ],
 )
 def test_binding__refuses(options: Any, reason: str) -> None:

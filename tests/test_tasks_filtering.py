@@ -156,7 +156,7 @@ def test_filtering__every_item_is_one_token(phrasing: str, make: Any) -> None:
         ({"categories": ["fruits", "fruits", "cities"]}, "categories need names of their own, other than 'pooled'."),
         ({"n_items": 9}, "18 items of the category 'drinks' (9 for the contrasts, 9 held out) are needed and there "),
         ({"n_items": 0}, "n_items=0"),
-        ({"n_search": 0}, "n_search=0 leaves no examples"),
+        ({"n_search": 0}, "n_search=0 is not possible"),
     ],
 )
 def test_filtering__refuses(options: Any, reason: str) -> None:

@@ -312,7 +312,7 @@ def test_validate__saves_and_loads(model, features, tmp_path):
 
 def test_validate__bad_input_is_one_clear_line(model, features):
     good = pairs(2)["boxes"]
-    lone = Example.parse("the hat in [+A], the pen in [-B], the hat in box")
+    several = Example.parse("the hat in [+A], the pen in [-B], the cup in [-C], the hat in box")
     fewer = written(["hat", "pen"], ["A", "B"], "A", "B")
     longer = written(["hat", "pen", "cup"], ["A", "B", "C"], "A", "B")
     for wrong, says in [
@@ -320,7 +320,7 @@ def test_validate__bad_input_is_one_clear_line(model, features):
         (lambda: qk.validate(model, {"colour": good}, features), r"No factor \(colour\) is a contrast"),
         (lambda: qk.validate(model, {"boxes": []}, features), "no pairs for the factor 'boxes'"),
         (
-            lambda: qk.validate(model, {"boxes": [(lone, lone)]}, features),
+            lambda: qk.validate(model, {"boxes": [(several, several)]}, features),
             "one negative key marked as",
         ),
         (lambda: qk.validate(model, {"boxes": [(longer, fewer)]}, features), "has 2 keys and the base 3"),

@@ -26,8 +26,9 @@ from qkprism.models.batches import Batch, bucket, collate, pad_id
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.forest import Forest
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
 from qkprism.models.tap import Visitor
+from qkprism.options import FRAMES, Frame, choice, whole_number
 from qkprism.passes import Marked, Pass, cell_of
 
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
@@ -51,6 +52,10 @@ class Batches:
     budget: Mapping[str, int] = field(default_factory=lambda: TOKEN_BUDGET)  # tokens by kind of device
     scale: float = field(default=1.0, init=False)
     done: int = field(default=0, init=False)  # passes
+
+    def __post_init__(self) -> None:
+        choice(self.rope, FRAMES, "a frame of positions (rope)")
+        self.batch_size = None if self.batch_size is None else whole_number(self.batch_size, "batch_size", 1)
 
     def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
         """Run examples, those with most tokens first; each batch comes out when its pass is complete."""

@@ -25,7 +25,20 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
 from qkprism.errors import QKPrismError
-from qkprism.markup import SIDES, Label, Labels, Span, Text, check_unicode, checked_labels, chip, marked_html, show
+from qkprism.files import path_of, whole_file
+from qkprism.markup import (
+    SIDES,
+    Label,
+    Labels,
+    Span,
+    Text,
+    check_string,
+    check_unicode,
+    checked_labels,
+    chip,
+    marked_html,
+)
+from qkprism.options import as_float, show
 
 __all__ = ["Contrast", "Example", "Label", "Labels", "Span", "Text", "Written", "located"]
 
@@ -43,6 +56,13 @@ def located(source: str) -> Iterator[None]:
         yield
     except QKPrismError as error:
         raise QKPrismError(f"{source}: {error}") from error
+
+
+def check_name(name: Any) -> None:
+    """Refuse what cannot name a contrast in tables and files."""
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise QKPrismError(f"the name of a contrast is one line of printable text, not {show(name)}")
+    check_unicode(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +83,12 @@ class Example:
     def __post_init__(self) -> None:
         if not isinstance(self.text, Text) or not isinstance(self.twin, Text | None):
             raise QKPrismError("an Example is made of Text; Example.parse reads a string with markup")
-        if not 1e-30 <= self.weight <= 1e30:  # what float32 holds with room to spare
+        weight = as_float(self.weight)
+        if not 1e-30 <= weight <= 1e30:  # what float32 holds with room to spare
             raise QKPrismError(f"weight is a finite number above 0, from 1e-30 to 1e30, not {show(self.weight)}")
-        check_unicode(self.group or "")
-        object.__setattr__(self, "weight", float(self.weight))
+        if self.group is not None:
+            check_string(self.group, "the group of an example")
+        object.__setattr__(self, "weight", weight)
         object.__setattr__(self, "labels", checked_labels(self.labels))
         self._check_sides()
 
@@ -94,6 +116,15 @@ class Example:
         """Read an example from markup: `Example.parse("in Box [-O], in Box [+Z]. In [?Box]")`."""
         parsed = None if twin is None else Text.parse(twin)
         return cls(Text.parse(text), parsed, weight, group, labels or {}, source)
+
+    @property
+    def target(self) -> Span | None:
+        """The negative key that an intervention puts in the positive one's place: the marked one, or the only one.
+
+        >>> Example.parse("in Box [-O], in Box [+Z]. In [?Box]").target
+        Span(start=7, end=8, labels={}, target=False, unit='char')
+        """
+        return self.text.target
 
     @property
     def texts(self) -> tuple[Text, ...]:
@@ -148,17 +179,18 @@ class Contrast:
     description: str = ""
 
     def __post_init__(self) -> None:
-        if not self.name.strip() or not self.name.isprintable():
-            raise QKPrismError(f"the name of a contrast is one line of printable text, not {show(self.name)}")
-        check_unicode(self.description)
+        check_name(self.name)
+        check_string(self.description, "the description of a contrast")
         if not isinstance(self.examples, Written):
-            object.__setattr__(self, "examples", tuple(self.examples))
+            object.__setattr__(self, "examples", _examples(self.examples))
         if not self.examples:
             raise QKPrismError(f"the contrast {self.name!r} has no examples; it needs at least one")
 
     @classmethod
     def from_texts(cls, name: str, texts: Iterable[str], description: str = "") -> Contrast:
         """Make a contrast of texts with markup, each with weight 1."""
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise QKPrismError(f"texts is a list of texts with marks, not {show(texts)}")
         examples = []
         for number, text in enumerate(texts, start=1):
             source = f"{name}:{number}"
@@ -169,20 +201,12 @@ class Contrast:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Contrast:
         """Read JSON lines; without a metadata line the name is the file's stem."""
-        return _read(Path(path))
+        return _read(path_of(path))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write JSON lines, all or nothing; `Contrast.read` gives the same contrast back."""
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-        try:
-            with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{_dump(record)}\n" for record in _records(self))
-            unfinished.replace(path)
-        except OSError as error:
-            raise QKPrismError(f"{path} cannot be written: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            file.writelines(f"{_dump(record)}\n".encode() for record in _records(self))
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -232,6 +256,15 @@ class Contrast:
 
     def _repr_html_(self) -> str:
         return _page(self)
+
+
+def _examples(given: Any) -> tuple[Example, ...]:
+    """Examples as a tuple, after it is clear that they are examples."""
+    examples = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    for example in examples:
+        if not isinstance(example, Example):
+            raise QKPrismError(f"a contrast is made of examples, such as Example.parse(text), not {show(example)}")
+    return examples
 
 
 # JSON lines: reading

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from qkprism.errors import QKPrismError
+from qkprism.options import show, whole_number
 
-_NAME = re.compile(r"L(\d+)[.\s]?H(\d+)", re.IGNORECASE)
+_NAME = re.compile(r"L(\d{1,9})[.\s]?H(\d{1,9})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, order=True)
@@ -25,10 +28,8 @@ class Head:
     index: int
 
     def __post_init__(self) -> None:
-        if self.layer < 0 or self.index < 0:
-            raise QKPrismError(
-                f"A head needs a layer and an index from 0 up, not layer {self.layer}, index {self.index}."
-            )
+        for name in ("layer", "index"):
+            object.__setattr__(self, name, whole_number(getattr(self, name), f"the {name} of a head: {name}"))
 
     def __str__(self) -> str:
         return f"L{self.layer}H{self.index}"
@@ -41,13 +42,24 @@ class Head:
         if isinstance(name, str):
             match = _NAME.fullmatch(name.strip())
             if match is None:
-                raise QKPrismError(f"{name!r} is not the name of a head. Write it as L18H6: layer 18, head 6.")
+                raise QKPrismError(f"{show(name)} is not the name of a head. Write it as L18H6: layer 18, head 6.")
             return cls(int(match[1]), int(match[2]))
-        layer, index = name
-        return cls(int(layer), int(index))
+        if not _is_pair(name):
+            raise QKPrismError(f"{show(name)} is not a head. Write it as 'L18H6', or as (18, 6): layer 18, head 6.")
+        return cls(*name)
 
 
 HeadLike = Head | str | tuple[int, int]
+
+
+def _is_pair(given: Any) -> bool:
+    """Whether this is a layer and an index, in a tuple, a list or an array."""
+    if not isinstance(given, tuple | list) and not hasattr(given, "__array__"):
+        return False
+    try:
+        return len([operator.index(number) for number in given]) == 2
+    except (TypeError, ValueError):
+        return False
 
 
 def all_heads(heads_per_layer: Mapping[int, int]) -> tuple[Head, ...]:
@@ -59,9 +71,10 @@ def check_heads(
     heads: Iterable[HeadLike] | HeadLike, heads_per_layer: Mapping[int, int], model: str
 ) -> tuple[Head, ...]:
     """Parse heads, drop repeats, sort, and refuse those that the model does not have."""
-    if isinstance(heads, (Head, str)) or (isinstance(heads, tuple) and len(heads) == 2 and isinstance(heads[0], int)):
-        heads = [heads]
-    parsed = sorted({Head.parse(head) for head in heads})
+    every: Any = [heads] if isinstance(heads, Head | str) or _is_pair(heads) else heads
+    if not isinstance(every, Iterable):
+        raise QKPrismError(f"{show(heads)} is not a list of heads. Write them as ['L18H6', 'L21H7'].")
+    parsed = sorted({Head.parse(head) for head in every})
     if not parsed:
         raise QKPrismError("No head was named. Name at least one, such as L18H6, or leave `heads` out for all of them.")
     for head in parsed:

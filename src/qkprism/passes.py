@@ -14,8 +14,9 @@ from hashlib import blake2b
 
 import torch
 
-from qkprism.core.moments import MAX_CELLS, Reading, assign_folds, group_numbers, group_weights
+from qkprism.core.moments import MAX_CELLS, assign_folds, group_numbers, group_weights
 from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
+from qkprism.options import Reading
 
 Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pass

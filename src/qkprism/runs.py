@@ -12,25 +12,32 @@ import json
 import math
 import os
 import re
-import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from qkprism.errors import QKPrismError
+from qkprism.files import (
+    file_digest,
+    is_left_over,
+    part_of,
+    path_of,
+    remove_left_overs,
+    remove_part,
+    write_text,
+    writing,
+)
 
+Tensors = Mapping[str, Any]  # of torch, which is slow to import: a place is checked before it is needed
 MANIFEST = "manifest.json"
 FORMAT = 1
-_OURS = re.compile(r"\w+-[0-9a-f]{12}\.safetensors|\.\w+(\.part)?")  # also what a killed process left
+_TENSORS = re.compile(r"\w+-([0-9a-f]{12})\.safetensors")  # with the beginning of its digest
 
 
 def write_run(
-    folder: str | os.PathLike[str], kind: str, manifest: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
+    folder: str | os.PathLike[str], kind: str, manifest: Mapping[str, Any], files: Mapping[str, Tensors]
 ) -> Path:
     """Write a run folder: the manifest and one safetensors file for each entry of `files`.
 
@@ -38,39 +45,73 @@ def write_run(
     replaced in one step, and what the former one named is removed after that. Other files in the folder stay.
     """
     target = check_place(folder, kind)
-    try:
+    with writing(target):
         target.mkdir(parents=True, exist_ok=True)
+        former = _tensor_files(target)
         listed = {name: _write_tensors(target, name, tensors) for name, tensors in files.items()}
         body = json_value({"qkprism": FORMAT, "kind": kind, "files": listed, **manifest})
         write_text(
             target / MANIFEST, json.dumps(body | {"digest": _body_digest(body)}, indent=1, allow_nan=False) + "\n"
         )
-        for path in target.iterdir():
-            if _OURS.fullmatch(path.name) and path.name not in {entry["file"] for entry in listed.values()}:
-                path.unlink()
-    except OSError as error:
-        raise QKPrismError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from error
+        for name in former - {entry["file"] for entry in listed.values()}:
+            (target / name).unlink(missing_ok=True)
+        remove_left_overs(target)
     return target
 
 
-def _write_tensors(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".part", delete=False) as file:
-        part = Path(file.name)
+def remove_run(folder: Path) -> None:
+    """Remove a run, and its folder if nothing else is in it."""
+    with writing(folder):
+        tensors = _tensor_files(folder)
+        for name in (MANIFEST, *tensors):
+            (folder / name).unlink(missing_ok=True)
+        remove_left_overs(folder)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _tensor_files(folder: Path) -> set[str]:
+    """The tensor files in a folder that we wrote: the manifest names them, or their name tells their digest."""
+    entries = read_manifest(folder)["files"].values() if (folder / MANIFEST).exists() else ()
+    named = {Path(entry["file"]).name for entry in entries}
+    files = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
+    return {path.name for path in files if path.name in named or _tells_its_digest(path)}
+
+
+def _tells_its_digest(path: Path) -> bool:
+    """Whether a file is one of ours that no manifest names: a process was killed before it wrote the manifest."""
+    match = _TENSORS.fullmatch(path.name)
+    return match is not None and path.is_file() and file_digest(path).startswith(match[1])
+
+
+def _write_tensors(folder: Path, name: str, tensors: Tensors) -> dict[str, str]:
+    from safetensors.torch import save_file
+
+    part = part_of(folder)  # a folder: safetensors writes under a name of its own first
     try:
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, part)
-        with part.open("rb") as file:
+        part.mkdir()
+        whole = part / "tensors"
+        whole.touch()
+        permissions = whole.stat().st_mode  # safetensors makes files that only their owner can read
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, whole)
+        whole.chmod(permissions)
+        with whole.open("rb") as file:
             os.fsync(file.fileno())
-        digest = file_digest(part)
+        digest = file_digest(whole)
         final = f"{name}-{digest[:12]}.safetensors"
-        part.replace(folder / final)
+        whole.replace(folder / final)
+    except SafetensorError as error:  # a full disk, for one
+        raise QKPrismError(f"{folder} cannot be written: {error}. Choose another place.") from error
     finally:
-        part.unlink(missing_ok=True)
+        remove_part(part)
     return {"file": final, "sha256": digest}
 
 
-def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The manifest and the tensors of a run folder, after every digest has been checked."""
-    place = Path(folder)
+    from safetensors.torch import load_file
+
+    place = path_of(folder)
     manifest = read_manifest(place)
     if manifest["kind"] != kind:
         raise QKPrismError(f"{place} is a run of kind {manifest['kind']!r}, not {kind!r}.")
@@ -90,7 +131,7 @@ def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any],
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The manifest of a run folder, as it was written."""
-    path = Path(folder) / MANIFEST
+    path = path_of(folder) / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -99,11 +140,18 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise QKPrismError(f"{path} is damaged: it cannot be read as JSON ({error}). Make the run again.") from None
     if not isinstance(manifest, dict) or not {"qkprism", "kind", "files", "digest"} <= manifest.keys():
         raise QKPrismError(f"{path} is not the manifest of a qkprism run.")
+    if not isinstance(manifest["files"], dict) or not all(map(_is_entry, manifest["files"].values())):
+        raise QKPrismError(f"{path} is not the manifest of a qkprism run: it does not say which files there are.")
     if manifest["qkprism"] != FORMAT:
         raise QKPrismError(f"{folder} has run format {manifest['qkprism']!r}; this version of qkprism reads {FORMAT}.")
     if manifest.pop("digest") != _body_digest(manifest):
         raise QKPrismError(f"{path} is damaged: it is not what was written. Make the run again.")
     return manifest
+
+
+def _is_entry(entry: object) -> bool:
+    """Whether a manifest tells a file's name and digest."""
+    return isinstance(entry, dict) and all(isinstance(entry.get(name), str) for name in ("file", "sha256"))
 
 
 def _body_digest(body: Mapping[str, Any]) -> str:
@@ -112,46 +160,17 @@ def _body_digest(body: Mapping[str, Any]) -> str:
 
 def check_place(folder: str | os.PathLike[str], kind: str) -> Path:
     """Refuse to write where something else is: only an absent or empty folder, or a run of the same kind."""
-    target = Path(folder)
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise QKPrismError(f"{target} exists and is not a run folder. Choose another place.")
-    others = [p for p in target.iterdir() if not _OURS.fullmatch(p.name)] if target.is_dir() else []
-    if others:
-        if not (target / MANIFEST).is_file():
-            raise QKPrismError(f"{target} holds other files and is not a qkprism run. Choose another folder.")
-        if (found := read_manifest(target)["kind"]) != kind:
-            raise QKPrismError(f"{target} is a run of kind {found!r}, not {kind!r}. Choose another folder.")
+    target = path_of(folder)
+    with writing(target):
+        if target.is_symlink() or (target.exists() and not target.is_dir()):
+            raise QKPrismError(f"{target} exists and is not a run folder. Choose another place.")
+        if target.is_dir() and not (target / MANIFEST).is_file():
+            if any(not (is_left_over(path) or _tells_its_digest(path)) for path in target.iterdir()):
+                raise QKPrismError(f"{target} holds other files and is not a qkprism run. Choose another folder.")
+            return target
+    if target.is_dir() and (found := read_manifest(target)["kind"]) != kind:
+        raise QKPrismError(f"{target} is a run of kind {found!r}, not {kind!r}. Choose another folder.")
     return target
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text file so that it is there whole or not at all."""
-    return write_bytes(path, text.encode())
-
-
-def write_bytes(path: str | os.PathLike[str], body: bytes) -> Path:
-    """Write a file so that it is there whole or not at all."""
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("xb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise QKPrismError(f"{target} cannot be written: {error.strerror or error}. Choose another place.") from error
-    return target
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def json_value(value: Any) -> Any:

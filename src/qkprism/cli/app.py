@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from qkprism.options import DTYPES, TOKENS, either
+
 app = typer.Typer(
     name="qkprism",
     help="Why did this attention head attend to that token?",
@@ -17,7 +19,7 @@ app = typer.Typer(
 )
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")]
-DtypeOption = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or auto.")]
+DtypeOption = Annotated[str | None, typer.Option(help=f"{either(DTYPES)}.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 LimitOption = Annotated[int | None, typer.Option(help="Use the first N examples only.", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -25,4 +27,6 @@ FileArgument = Annotated[Path, typer.Argument(help="A contrast: JSON lines with 
 FilesArgument = Annotated[list[Path], typer.Argument(help="One or more contrasts.", show_default=False)]
 RunArgument = Annotated[Path, typer.Argument(help="A run folder of features.", show_default=False)]
 HeadsOption = Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")]
+TokenOption = Annotated[str, typer.Option(help=f"Which token of a span: {either(TOKENS)}.")]
+ChatOption = Annotated[bool, typer.Option("--chat", help="Put texts into the model's chat template.")]
 BatchOption = Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +9,7 @@ import typer
 
 from qkprism.cli.app import (
     BatchOption,
+    ChatOption,
     DeviceOption,
     DtypeOption,
     FileArgument,
@@ -20,24 +19,30 @@ from qkprism.cli.app import (
     LimitOption,
     ModelOption,
     RunArgument,
+    TokenOption,
     app,
 )
+from qkprism.cli.inputs import Encoding, Loading, heads_named, place_for, read
 from qkprism.cli.printing import print_json, print_table
+from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
-
-
-class Outcome(StrEnum):
-    """Where the effect of an intervention is measured."""
-
-    attention = "attention"
-    logits = "logits"
-
-
-class Frame(StrEnum):
-    """The frame of queries and keys under rotary positions."""
-
-    post = "post"
-    relative = "relative"
+from qkprism.files import check_figure_name
+from qkprism.heads import Head
+from qkprism.options import (
+    FRAMES,
+    HEAD_MEASURES,
+    METRICS,
+    OUTCOMES,
+    PRESETS,
+    READINGS,
+    RULES,
+    SPLITS,
+    Rank,
+    checked_rank,
+    checked_seed,
+    choice,
+    either,
+)
 
 
 @app.command(epilog="Example:  qkprism heads examples/boxes.jsonl --top 8")
@@ -45,19 +50,23 @@ def heads(
     contrast: FileArgument,
     model: ModelOption = "smollm2",
     top: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 10,
-    by: Annotated[
-        str, typer.Option(help="accuracy, accuracy_all, attention_positive, ratio or logit_gap.")
-    ] = "accuracy",
+    by: Annotated[str, typer.Option(help=f"{either(HEAD_MEASURES)}.")] = "accuracy",
+    token: TokenOption = "last",
+    chat: ChatOption = False,
+    batch_size: BatchOption = None,
     limit: LimitOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score every head by how it attends to the positive keys of a contrast."""
+    choice(by, HEAD_MEASURES, "a measure of heads")
+    loading, encoding = Loading(model, dtype, device), Encoding(token, chat or None, batch_size)
+    (examples,) = read([contrast], limit)
     import qkprism as qk
 
-    examples = _read(contrast, limit, model)
-    scores = qk.find_heads(qk.load(model, dtype=dtype, device=device), examples, by=by)
+    encoding.check([examples], model)
+    scores = qk.find_heads(loading.load(), examples, by=by, **encoding.arguments)
     frame = scores.to_frame().head(top)
     if as_json:
         print_json({"n": scores.n, "chance": scores.chance, "heads": frame.to_dict("records")})
@@ -75,15 +84,17 @@ def decompose(
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
-    rank: Annotated[str, typer.Option(help="A number, energy, heldout, balanced, or own (not below balanced).")] = "",
+    rank: Annotated[str | None, typer.Option(help=f"A number, {either(RULES)}.")] = None,
     metric: Annotated[str | None, typer.Option(help="raw or contrast (default with two contrasts or more).")] = None,
     reading: Annotated[str | None, typer.Option(help="Of twins: symmetric, paired or matched.")] = None,
-    token: Annotated[str, typer.Option(help="Which token of a span: last, first or every.")] = "last",
-    chat: Annotated[bool, typer.Option("--chat", help="Put texts into the model's chat template.")] = False,
+    token: TokenOption = "last",
+    chat: ChatOption = False,
     batch_size: BatchOption = None,
     seed: Annotated[int, typer.Option(help="Of folds and nulls.")] = 0,
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's choices instead of ours.")] = False,
-    rope: Annotated[Frame, typer.Option(help="Positions as they are, or counted from the query.")] = Frame.post,
+    preset: Annotated[
+        str | None, typer.Option(help="paper: the choices of the paper's text; paper-code: of its authors' programs.")
+    ] = None,
+    rope: Annotated[str, typer.Option(help="post: positions as they are; relative: counted from the query.")] = "post",
     limit: LimitOption = None,
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
@@ -93,29 +104,34 @@ def decompose(
     as_json: JsonOption = False,
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
-    import qkprism as qk
-    from qkprism.runs import check_place, write_text
-
-    if chosen and top:
+    if chosen is not None and top:
         raise QKPrismError("Give --heads or --top, not both.")
-    if save is not None:
-        save = check_place(save.resolve(), "features")
-    named = {c.name: c for c in (_read(path, limit, model) for path in contrasts)}
-    if len(named) < len(contrasts):
-        raise QKPrismError("Two of the files hold contrasts of the same name.")
-    loaded = qk.load(model, dtype=dtype, device=device)
-    scores = qk.find_heads(loaded, next(iter(named.values()))) if top else None
-    picked: Any = scores.top(top) if scores and top else chosen.split(",") if chosen else None
+    loading, encoding = Loading(model, dtype, device), Encoding(token, chat or None, batch_size)
+    picked: Any = heads_named(chosen)
+    options: dict[str, Any] = {"metric": metric, "reading": reading, "rope": rope, "seed": checked_seed(seed)}
+    options["rank"] = _rank(rank)
+    _check_choices(metric, reading, rope)
+    if preset is not None:
+        choice(preset, PRESETS, "a preset")
+    save = place_for(save, "features")
+    named = {contrast.name: contrast for contrast in read(contrasts, limit)}
+    import qkprism as qk
+    from qkprism.files import write_text
+    from qkprism.runs import remove_run
+
+    encoding.check([*named.values()], model)
+    loaded = loading.load()
+    scores = qk.find_heads(loaded, next(iter(named.values())), **encoding.arguments) if top else None
+    picked = scores.top(top) if scores and top else picked
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
-    options: dict[str, Any] = {"metric": metric, "reading": reading, "token": token, "seed": seed, "chat": chat or None}
-    options |= {"rank": int(rank) if rank.isdigit() else rank or None, "batch_size": batch_size, "rope": rope.value}
-    features = qk.decompose(loaded, named, heads=picked, preset="paper" if paper else None, checkpoint=kept, **options)
+    options |= {"preset": preset, "checkpoint": kept, **encoding.arguments}
+    features = qk.decompose(loaded, named, heads=picked, **options)
     report = None
     if save is not None and kept is not None:
         from qkprism.page.report import features_report
 
         report = write_text(features.save(save) / "report.html", features_report(features, scores))
-        shutil.rmtree(kept)
+        remove_run(kept)
     _show(features, as_json)
     if report and not as_json:
         typer.echo(f"Run folder: {save}\nReport:     {report.resolve()}")
@@ -138,12 +154,11 @@ def intervene(
     contrast: FileArgument,
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
-    outcome: Annotated[
-        Outcome, typer.Option(help="Where to look: attention, or the model's logits.")
-    ] = Outcome.attention,
+    outcome: Annotated[str, typer.Option(help="Where to look: attention, or the model's logits.")] = "attention",
     each: Annotated[bool, typer.Option("--each", help="With logits: edit the heads one by one, not together.")] = False,
     draws: Annotated[int, typer.Option(help="Of every random control.", min=1)] = 10,
     seed: Annotated[int, typer.Option(help="Of random targets and controls.")] = 0,
+    batch_size: BatchOption = None,
     limit: LimitOption = None,
     save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html.")] = None,
     dtype: DtypeOption = None,
@@ -151,15 +166,17 @@ def intervene(
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
+    choice(outcome, OUTCOMES, "an outcome")
+    loading, heads = Loading(model, dtype, device), heads_named(chosen)
+    options: dict[str, Any] = {"outcome": outcome, "together": not each, "draws": draws, "seed": checked_seed(seed)}
+    save = place_for(save, "effects")
+    (examples,) = read([contrast], limit)
     import qkprism as qk
-    from qkprism.runs import check_place, write_text
+    from qkprism.files import write_text
 
-    if save is not None:
-        save = check_place(save.resolve(), "effects")
-    features, examples = qk.Features.load(run), _read(contrast, limit, model)
-    loaded = qk.load(model, dtype=dtype, device=device)
-    options: dict[str, Any] = {"outcome": outcome.value, "together": not each, "draws": draws, "seed": seed}
-    effects = qk.intervene(loaded, examples, features, heads=chosen.split(",") if chosen else None, **options)
+    features = qk.Features.load(run)
+    Encoding.like(features).check([examples], model)
+    effects = qk.intervene(loading.load(), examples, features, heads=heads, batch_size=batch_size, **options)
     if as_json:
         print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})
     else:
@@ -199,12 +216,18 @@ def attribute(
     as_json: JsonOption = False,
 ) -> None:
     """Split the attention logits of a query token into features and a residual."""
+    if method is not None:
+        choice(method, SPLITS, "a method of attribution")
+    if save is not None:
+        check_figure_name(save)
+    loading, chosen = Loading(model, dtype, device), None if head is None else Head.parse(head)
+    Text.parse(text)
     import qkprism as qk
     from qkprism.figures.saving import save_figure
 
     features = qk.Features.load(run)
-    loaded = qk.load(model, dtype=dtype, device=device)
-    why = qk.attribute(loaded, text, features, head, method=method, order=order.split(",") if order else None)
+    order_of = order.split(",") if order else None
+    why = qk.attribute(loading.load(), text, features, chosen, method=method, order=order_of)
     if as_json:
         print_json({"variance_shares": why.variance_shares(), "tokens": why.to_frame().to_dict("records")})
     else:
@@ -231,15 +254,14 @@ def _show(features: Any, as_json: bool) -> None:
         typer.echo(f"Note: {note}")
 
 
-def _read(path: Path, limit: int | None, model: str) -> Any:
-    """A contrast whose marks are known to fit the model's tokens, before the model itself is loaded."""
-    from qkprism.contrasts import Contrast
-    from qkprism.models.encoding import encode
-    from qkprism.models.loading import load_tokenizer
+def _rank(text: str | None) -> Rank | None:
+    """A rank as it is written: a number or a rule."""
+    return None if text is None else checked_rank(int(text) if text.isdecimal() and len(text) < 10 else text)
 
-    contrast = Contrast.read(path)
-    contrast = contrast if limit is None else contrast[:limit]
-    tokenizer, causal = load_tokenizer(model)
-    if tokenizer is not None and causal:
-        encode(tokenizer, contrast)
-    return contrast
+
+def _check_choices(metric: str | None, reading: str | None, rope: str) -> None:
+    """Refuse choices that there are not."""
+    for value, allowed, what in ((metric, METRICS, "a metric"), (reading, READINGS, "a reading of twins")):
+        if value is not None:
+            choice(value, allowed, what)
+    choice(rope, FRAMES, "a frame of positions (rope)")

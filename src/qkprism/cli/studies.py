@@ -11,6 +11,7 @@ import typer
 from qkprism.cli.app import BatchOption, DeviceOption, DtypeOption, JsonOption, app
 from qkprism.cli.printing import print_json, print_table
 from qkprism.errors import QKPrismError
+from qkprism.options import checked_dtype, checked_seed
 
 PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
 StudyModelOption = Annotated[
@@ -45,6 +46,8 @@ def binding(
     as_json: JsonOption = False,
 ) -> None:
     """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
+    numbers = _numbers(entities)
+    _check(seed, dtype)
     from qkprism.core.projection import require_umap
     from qkprism.page.binding import binding_figures, binding_report
     from qkprism.page.binding_claims import comparison
@@ -53,7 +56,7 @@ def binding(
 
     if umap:
         require_umap()
-    numbers, chosen = _numbers(entities), _Chosen.of(preset, phrasing, size)
+    chosen = _Chosen.of(preset, phrasing, size)
     check_options(save, schema, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
     loaded = chosen.load(model, dtype, device)
@@ -117,6 +120,7 @@ def filter_heads(
     as_json: JsonOption = False,
 ) -> None:
     """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
+    _check(seed, dtype)
     from qkprism.figures.filter import filter_figures
     from qkprism.page.filter import comparison, filter_report
     from qkprism.studies import study_filter
@@ -169,7 +173,7 @@ class _Shown:
 
 def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: bool) -> None:
     from qkprism.figures.saving import save_figures
-    from qkprism.runs import write_text
+    from qkprism.files import write_text
 
     written = save_figures(figures, save / "figures")
     page = write_text(save / "report.html", report).resolve()
@@ -180,6 +184,13 @@ def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: b
     for line in (*shown.lines, written):
         typer.echo(line)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
+
+
+def _check(seed: int, dtype: str | None) -> None:
+    """Refuse what can be refused before anything is imported."""
+    checked_seed(seed)
+    if dtype is not None:
+        checked_dtype(dtype)
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -43,7 +43,7 @@ def toy(
         Protocols, typer.Option(help="fast: the 212 heads in minutes; paper: the paper's own training, hours.")
     ] = Protocols.fast,
     quick: Annotated[bool, typer.Option("--quick", help="Ten small heads, trained briefly: a first look.")] = False,
-    seeds: Annotated[int, typer.Option(help="How many heads of each kind.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="How many heads of each kind.", min=1, max=1000)] = 1,
     preset: Annotated[
         Presets, typer.Option(help="calibrated: scales that reach the paper's accuracies; paper: the text at its word.")
     ] = Presets.calibrated,
@@ -56,8 +56,8 @@ def toy(
     import qkprism as qk
     from qkprism.figures.saving import save_figures
     from qkprism.figures.toy import toy_figures
+    from qkprism.files import write_text
     from qkprism.page.toy import toy_report
-    from qkprism.runs import write_text
 
     if quick and protocol is Protocols.paper:
         raise QKPrismError("Give --quick or --protocol paper, not both.")

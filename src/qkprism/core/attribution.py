@@ -26,6 +26,7 @@ from qkprism.core.rows import Logits
 from qkprism.core.splitting import Split
 from qkprism.core.stored import infinite, load_result, save_result
 from qkprism.errors import QKPrismError
+from qkprism.options import show, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,19 +105,40 @@ class Attribution(Frozen):
         shares = variance_shares(self.values, torch.ones_like(self.logits, dtype=torch.bool))
         return dict(zip(self.terms, shares.tolist(), strict=True))
 
-    def gap(self, first: int, second: int) -> dict[str, float]:
-        """What each term adds to the logit of one token (by its position in the text) over another's."""
+    def gap(self, first: int | str, second: int | str) -> dict[str, float]:
+        """What each term adds to the logit of one token over another's.
+
+        A token is given by its position in the text, or by what it says where only one token says so:
+        `why.gap("Z", "O")`.
+        """
         a, b = self._place(first), self._place(second)
         found = dict(zip(self.terms, (self.values[:, a] - self.values[:, b]).tolist(), strict=True))
         return found | {"logit": float(self.logits[a] - self.logits[b])}
 
-    def _place(self, position: int) -> int:
+    def _place(self, token: int | str) -> int:
+        if isinstance(token, str):
+            return self._said(token)
+        position = whole_number(token, "position")
         if position not in self.positions:
             raise QKPrismError(
                 f"The query at token {self.query} does not see a token {position}. "
                 f"It sees tokens {self.positions[0]} to {self.positions[-1]}."
             )
         return self.positions.index(position)
+
+    def _said(self, token: str) -> int:
+        """The place of the one token that says this, with or without the spaces around it."""
+        found = [place for place, said in enumerate(self.tokens) if said == token]
+        if not found and _bare(token):
+            found = [place for place, said in enumerate(self.tokens) if _bare(said) == _bare(token)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            places = ", ".join(str(self.positions[place]) for place in found)
+            raise QKPrismError(f"{token!r} is said by {len(found)} tokens. Give the position of one: {places}.")
+        raise QKPrismError(
+            f"The query at token {self.query} sees no token {token!r}. It sees: {show(list(self.tokens), 200)}"
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """A row a token."""
@@ -152,6 +174,11 @@ class Attribution(Frozen):
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True)
         return f"<p>{escape(repr(self))}</p>{table}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+
+
+def _bare(token: str) -> str:
+    """A token without the spaces around it, also as vocabularies write them."""
+    return token.strip(" \t\nĠ▁")
 
 
 @dataclass

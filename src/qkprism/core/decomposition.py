@@ -25,7 +25,7 @@ from qkprism.core.covariance import (
     query_square,
     shuffled_covariances,
 )
-from qkprism.core.features import CLEAR, Choices, Feature, Gap, Metric, Spectrum
+from qkprism.core.features import CLEAR, Choices, Feature, Gap, Spectrum
 from qkprism.core.frozen import read_only
 from qkprism.core.metrics import (
     Factor,
@@ -45,6 +45,7 @@ from qkprism.core.moments import Moments
 from qkprism.core.rank import HeldOut, energy_rank, heldout_test, leading_run
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.options import METRICS, Metric, choice
 
 ROUNDING = 1e-6  # of the size of queries times differences; activations are float32 at best
 FREEDOM = 1e-9  # one example has no spread
@@ -81,14 +82,13 @@ def resolve_metric(metric: str | None, n_contrasts: int) -> Metric:
     """The metric that is used when none is asked for: `contrast` from two contrasts on, `raw` with one."""
     if metric is None:
         return "contrast" if n_contrasts > 1 else "raw"
-    if metric not in ("raw", "contrast"):
-        raise QKPrismError(f"{metric!r} is not a metric. Use 'raw' (the paper's) or 'contrast'.")
-    if metric == "contrast" and n_contrasts < 2:
+    chosen = choice(metric, METRICS, "a metric")
+    if chosen == "contrast" and n_contrasts < 2:
         raise QKPrismError(
             "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
             "Use metric='raw', or decompose several contrasts in one call."
         )
-    return "raw" if metric == "raw" else "contrast"
+    return chosen
 
 
 def decompose_layer(

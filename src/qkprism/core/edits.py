@@ -11,7 +11,6 @@ P acts on keys; on queries it is P^T (`subspace.mT`). An edit of one key adds q^
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -23,6 +22,7 @@ from torch import Tensor
 from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.options import finite, show, whole_number
 
 Kind = Literal["swap", "ablate", "replace", "steer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -77,10 +77,8 @@ class Edit:
         if self.kind == "replace" and self.vector is None:
             raise QKPrismError("To replace, give the vector whose coordinates are taken: Edit('replace', vector=...).")
         object.__setattr__(self, "vector", _vectors(self.vector))
-        if not math.isfinite(self.amount):
-            raise QKPrismError(f"amount={self.amount} is not a finite number.")
-        if self.direction < 0:
-            raise QKPrismError(f"direction={self.direction} is not possible. Directions count from 0.")
+        finite(self.amount, "amount")
+        whole_number(self.direction, "direction")
 
     @property
     def follows_subspace(self) -> bool:
@@ -129,7 +127,10 @@ def _vectors(given: Any) -> Any:
         return None
     if isinstance(given, Mapping):
         return {Head.parse(head): _vectors(vector) for head, vector in given.items()}
-    vector = torch.as_tensor(given)
+    try:
+        vector = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise QKPrismError(f"The vector of an edit is a row of d_head finite numbers, not {show(given)}.") from None
     if vector.ndim != 1 or not bool(vector.isfinite().all()):
         raise QKPrismError("The vector of an edit is a row of d_head finite numbers.")
     return vector.double()

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from qkprism.core.decomposition import decompose_layer, resolve_metric
-from qkprism.core.features import Center, Choices, Feature, Gap, Rank, Spectrum
+from qkprism.core.features import Choices, Feature, Gap, Spectrum
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.core.projectors import Joint, joint_projectors, overlap
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
+from qkprism.options import Center, Rank
 from qkprism.runs import read_run, write_run
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ class Features(Mapping[tuple[str, Head], Feature]):
 
     def _check_known(self, contrasts: Iterable[str]) -> None:
         if unknown := set(contrasts) - set(self.contrasts):
-            raise QKPrismError(f"There is no contrast {sorted(unknown)[0]!r}. There are: {', '.join(self.contrasts)}.")
+            first = min(unknown, key=str)
+            raise QKPrismError(f"There is no contrast {first!r}. There are: {', '.join(self.contrasts)}.")
 
     def with_metric(self, metric: str) -> Features:
         """The same contrasts decomposed in another metric."""
@@ -199,7 +201,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
             manifest, files = read_run(folder, KIND)
         try:
             return _restored(manifest, files["moments"], files["features"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise QKPrismError(
                 f"{folder} is damaged, or another version wrote it: its manifest does not fit ({error!r})."
             ) from error
@@ -243,7 +245,9 @@ def _restored(manifest: Mapping[str, Any], moments: Mapping[str, Tensor], result
             own = {key.removeprefix(prefix): t for key, t in results.items() if key.startswith(prefix)}
             tensors |= {(name, str(h)): {key: t[j] for key, t in own.items()} for j, h in enumerate(heads)}
         layers[number] = Layer(heads, state["scaling"], of_contrast)
-    provenance = manifest["provenance"]
+    provenance = dict(manifest["provenance"])
+    if not manifest["features"]:
+        raise ValueError("no features")
     found = [_feature(row, tensors[row["contrast"], row["head"]], provenance) for row in manifest["features"]]
     return Features({(f.contrast, f.head): f for f in found}, layers, Choices(**manifest["choices"]), provenance)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Float64
@@ -21,15 +21,12 @@ from qkprism.core.frozen import Frozen
 from qkprism.core.rank import chance_of
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.options import CENTERS, METRICS, Center, Metric, Rank, checked_rank, checked_seed, choice
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-Center = Literal["query", "none"]
-Metric = Literal["raw", "contrast"]
-RULES = ("balanced", "energy", "heldout", "own")
-Rank = int | str  # a number or a rule
 CLEAR = 3.0  # errors from which a logit gap is called significant
 NO_EVIDENCE = "no evidence of a feature"
 RARE = 0.01  # how often chance may show a direction that is told as one that holds
@@ -48,13 +45,10 @@ class Choices:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, allowed in (("center", ("query", "none")), ("metric", ("raw", "contrast"))):
-            if getattr(self, name) not in allowed:
-                raise QKPrismError(
-                    f"{name}={getattr(self, name)!r} is not known. Use {' or '.join(map(repr, allowed))}."
-                )
-        if isinstance(self.rank, bool) or (self.rank not in RULES if isinstance(self.rank, str) else self.rank < 0):
-            raise QKPrismError(f"{self.rank!r} is not a rule for the rank. Use a number or one of {', '.join(RULES)}.")
+        choice(self.center, CENTERS, "a way to centre")
+        choice(self.metric, METRICS, "a metric")
+        object.__setattr__(self, "rank", checked_rank(self.rank))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
 
 
 @dataclass(frozen=True)
@@ -188,7 +182,7 @@ class Feature(Frozen):
     def with_rank(self, rank: Rank) -> Feature:
         """The same feature cut at another rank: a number or a rule."""
         choices = replace(self.choices, rank=rank)  # refuses an unknown rule
-        return replace(self, rank=self._rank_of(rank), choices=choices)
+        return replace(self, rank=self._rank_of(choices.rank), choices=choices)
 
     @property
     def rank_rule(self) -> str:

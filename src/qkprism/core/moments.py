@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -30,9 +29,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
-
-Reading = Literal["plain", "paired", "symmetric", "matched"]
-READINGS: tuple[Reading, ...] = ("plain", "paired", "symmetric", "matched")
+from qkprism.options import Reading
 
 N_FOLDS = 8
 N_FLIPS = 4

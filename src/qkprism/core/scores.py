@@ -14,15 +14,15 @@ from torch import Tensor
 
 from qkprism.core.frozen import Frozen
 from qkprism.core.stored import load_result, save_result
-from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.options import HEAD_MEASURES as MEASURES
+from qkprism.options import choice, finite, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
 KIND = "scores"
-MEASURES = ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap")
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,8 +54,7 @@ class HeadScores(Frozen):
 
     def sort(self, by: str) -> HeadScores:
         """The same table, highest `by` first."""
-        if by not in MEASURES:
-            raise QKPrismError(f"Heads cannot be sorted by {by!r}. Use one of {', '.join(MEASURES)}.")
+        choice(by, MEASURES, "a measure of heads")
         order = torch.argsort(torch.nan_to_num(self.values[by], nan=-torch.inf), descending=True, stable=True)
         return replace(self._pick(order.tolist()), sorted_by=by)
 
@@ -70,15 +69,14 @@ class HeadScores(Frozen):
 
     def top(self, n: int, by: str | None = None) -> tuple[Head, ...]:
         """The n best heads."""
-        return (self if by is None else self.sort(by)).heads[:n]
+        return (self if by is None else self.sort(by)).heads[: whole_number(n, "n", 1)]
 
     def above(self, **thresholds: float) -> HeadScores:
         """The heads that reach every threshold, such as the paper's `above(accuracy=0.3)`."""
         keep = torch.ones(len(self), dtype=torch.bool)
         for name, least in thresholds.items():
-            if name not in MEASURES:
-                raise QKPrismError(f"{name!r} is not a measure of heads. Use one of {', '.join(MEASURES)}.")
-            keep &= self.values[name] >= least
+            choice(name, MEASURES, "a measure of heads")
+            keep &= self.values[name] >= finite(least, name)
         return self._pick(keep.nonzero()[:, 0].tolist())
 
     def to_frame(self) -> pd.DataFrame:

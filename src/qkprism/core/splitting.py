@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Float64
@@ -33,9 +32,10 @@ from qkprism.core.projectors import (
     span,
 )
 from qkprism.errors import QKPrismError
+from qkprism.options import SPLITS as METHODS
+from qkprism.options import Split as Method
+from qkprism.options import choice, names_in
 
-Method = Literal["oblique", "sequential", "shapley", "both"]
-METHODS: tuple[Method, ...] = get_args(Method)
 MOST_SHAPLEY = 8
 
 Form = Float64[Tensor, "d_head d_head"]
@@ -93,8 +93,7 @@ def split_of(features: Sequence[Feature], method: str | None = None, order: Sequ
     if not features:
         raise QKPrismError("There is no feature to split logits into.")
     method = method or default_method(features)
-    if method not in METHODS:
-        raise QKPrismError(f"{method!r} is not a method of attribution. Use one of {', '.join(METHODS)}.")
+    method = choice(method, METHODS, "a method of attribution")
     if order is not None and method != "sequential":
         raise QKPrismError(f"The {method} method has no order: give `order` with method='sequential' only.")
     features = _ordered(features, order) if method == "sequential" else list(features)
@@ -127,7 +126,7 @@ def _ordered(features: Sequence[Feature], order: Sequence[str] | None) -> list[F
     """In the order asked for; by default the lowest rank comes first, as in the paper."""
     if order is None:
         return sorted(features, key=lambda feature: feature.rank)
-    named = {feature.contrast: feature for feature in features}
+    named, order = {feature.contrast: feature for feature in features}, names_in(order, "order")
     if sorted(order) != sorted(named):
         raise QKPrismError(f"The order {', '.join(order)} must name each feature once: {', '.join(named)}.")
     return [named[name] for name in order]

@@ -7,7 +7,8 @@ features = decompose_vector_sets({"z1": Vectors(q1, p1, n1), "z2": Vectors(q2, p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,10 +16,9 @@ from torch import Tensor
 
 from qkprism.core.decomposition import resolve_metric
 from qkprism.core.feature_set import Features, Layer
-from qkprism.core.features import Center, Choices, Feature, Rank
+from qkprism.core.features import Choices, Feature
 from qkprism.core.moments import (
     Moments,
-    Reading,
     accumulate,
     assign_folds,
     group_numbers,
@@ -28,6 +28,7 @@ from qkprism.core.moments import (
 )
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
+from qkprism.options import READINGS, Center, Rank, Reading, checked_seed, choice, finite, show
 
 _CHUNK = 1024
 MAX_WEIGHT = 1e30
@@ -38,7 +39,8 @@ class Vectors:
     """The vectors of one head: a query and the positive and negative keys of each example.
 
     With `twin_query` an example is a text and its twin: `positive` is the text's key and `negative` the twin's.
-    `*_label` numbers the label cell of each key. `group` keeps related examples in one fold.
+    `*_label` numbers the label cell of each key. `group` keeps related examples in one fold. Arrays of numpy and lists
+    will do for tensors.
     """
 
     query: Float[Tensor, "example d_head"]
@@ -50,9 +52,18 @@ class Vectors:
     positive_label: Int[Tensor, " example *positive_key"] | None = None
     negative_label: Int[Tensor, " example *negative_key"] | None = None
 
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self) if field.name != "group"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _tensor(given, name, whole=name.endswith("label")))
+        if self.group is not None:
+            object.__setattr__(self, "group", _groups(self.group))
+        if self.query.ndim != 2:
+            raise QKPrismError(f"The queries have shape {tuple(self.query.shape)}; they need [example, d_head].")
+
     def moments(self, reading: Reading | None = None, seed: int = 0) -> Moments:
         """Their sums, with one head."""
-        reading = self._reading(reading)
+        reading, seed = self._reading(reading), checked_seed(seed)
         n, d_head = self.query.shape
         positive, negative = (k if k.ndim == 3 else k[:, None] for k in (self.positive, self.negative))
         self._check(positive, negative)
@@ -87,6 +98,8 @@ class Vectors:
         return sums
 
     def _reading(self, asked: Reading | None) -> Reading:
+        if asked is not None:
+            choice(asked, READINGS, "a reading of twins")
         if self.twin_query is None:
             if asked not in (None, "plain"):
                 raise QKPrismError(f"The reading {asked!r} needs twins: give twin_query.")
@@ -95,7 +108,12 @@ class Vectors:
 
     def _check(self, positive: Tensor, negative: Tensor) -> None:
         for name, keys in (("positive", positive), ("negative", negative)):
-            if keys.shape[1] == 0 or len(keys) != len(self.query) or keys.shape[-1] != self.query.shape[-1]:
+            if (
+                keys.ndim != 3
+                or keys.shape[1] == 0
+                or len(keys) != len(self.query)
+                or keys.shape[-1] != self.query.shape[-1]
+            ):
                 raise QKPrismError(
                     f"The {name} keys have shape {tuple(keys.shape)}; with queries of shape {tuple(self.query.shape)} "
                     "they need one or more keys an example: [example, d_head] or [example, key, d_head]."
@@ -103,10 +121,17 @@ class Vectors:
         n = len(self.query)
         if n == 0:
             raise QKPrismError("There are no examples.")
-        for name in ("weight", "group", "twin_query"):
+        for name in ("weight", "group"):
             given = getattr(self, name)
-            if given is not None and len(given) != n:
-                raise QKPrismError(f"{name} has {len(given)} entries for {n} examples.")
+            if given is not None and (len(given) != n or getattr(given, "ndim", 1) != 1):
+                raise QKPrismError(f"{name} has {len(given)} entries for {n} examples; give one for each.")
+        if self.twin_query is not None and self.twin_query.shape != self.query.shape:
+            theirs, ours = tuple(self.twin_query.shape), tuple(self.query.shape)
+            raise QKPrismError(f"twin_query has shape {theirs}; it needs that of query, {ours}.")
+        for name, keys in (("positive_label", positive), ("negative_label", negative)):
+            label, count = getattr(self, name), len(keys) * keys.shape[1]
+            if label is not None and label.numel() != count:
+                raise QKPrismError(f"{name} has {label.numel()} entries for {count} keys; give one for each.")
         if self.weight is not None and not bool(((self.weight > 0) & (self.weight <= MAX_WEIGHT)).all()):
             raise QKPrismError(f"Weights are numbers above 0 and up to {MAX_WEIGHT:g}.")
 
@@ -115,6 +140,29 @@ class Vectors:
         return torch.cat(
             [torch.full(shape, -1) if label is None else label.reshape(shape).long() for label, shape in sides], 1
         )
+
+
+def _tensor(given: Any, name: str, *, whole: bool) -> Tensor:
+    """A tensor of what was given as one: of float32 or float64, or of whole numbers."""
+    try:
+        tensor = torch.as_tensor(given).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QKPrismError(f"{name} is not a tensor of numbers: {show(given)}.") from error
+    if tensor.ndim == 0 or tensor.is_complex() or tensor.device.type == "meta":
+        raise QKPrismError(f"{name} is not a tensor of numbers with a row an example: {show(given)}.")
+    if whole:
+        if tensor.is_floating_point():
+            raise QKPrismError(f"{name} numbers the cells of labels: give whole numbers, not {tensor.dtype}.")
+        return tensor.long()
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def _groups(given: Any) -> list[Any]:
+    """Names or numbers of groups, of Python's own types."""
+    plain = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(plain, str) or not isinstance(plain, Sequence):
+        raise QKPrismError(f"group is a list of names or numbers, one for each example, not {show(given)}.")
+    return [name.item() if hasattr(name, "item") else name for name in plain]
 
 
 def decompose_vector_sets(
@@ -129,12 +177,15 @@ def decompose_vector_sets(
     seed: int = 0,
 ) -> Features:
     """The features of several contrasts in one head, from its vectors; `scaling` is 1/sqrt(d_head) unless given."""
-    if not vectors:
-        raise QKPrismError("No contrast was given.")
+    if not isinstance(vectors, Mapping) or not vectors:
+        raise QKPrismError("No contrast was given. Give vectors by the name of their contrast: {'z1': Vectors(...)}.")
+    for name, own in vectors.items():
+        if not isinstance(name, str) or not isinstance(own, Vectors):
+            raise QKPrismError(f"Give Vectors by the name of their contrast, not {show(name)}: {type(own).__name__}.")
+    choices = Choices(center=center, metric=resolve_metric(metric, len(vectors)), rank=rank, seed=seed)
     moments = {name: own.moments(reading, seed) for name, own in vectors.items()}
     place, d_head = Head.parse(head), next(iter(moments.values())).d_head
-    layer = Layer((place,), d_head**-0.5 if scaling is None else scaling, moments)
-    choices = Choices(center=center, metric=resolve_metric(metric, len(vectors)), rank=rank, seed=seed)
+    layer = Layer((place,), d_head**-0.5 if scaling is None else finite(scaling, "scaling"), moments)
     return Features.from_moments({place.layer: layer}, choices, {"contrasts": {n: {} for n in vectors}})
 
 

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import CONFIG
-from qkprism.runs import write_bytes, write_text
+from qkprism.files import check_figure_name, write_bytes, write_text
 
 LIST = "figures.json"  # the names of the figures in a folder
 Script = Literal["inline", "cdn", "directory"]
@@ -30,10 +30,8 @@ def save_figure(fig: go.Figure, path: str | os.PathLike[str], *, plotlyjs: Scrip
     A page holds plotly itself, loads it from the network (`plotlyjs="cdn"`), or from a file that is written beside it
     (`"directory"`), so that many figures in one folder are small and work offline.
     """
-    target = Path(path)
+    target = check_figure_name(path)
     kind = target.suffix.lower().lstrip(".")
-    if kind not in ("html", "png", "svg"):
-        raise QKPrismError(f"A figure cannot be saved as {target.name!r}. End the name in .html, .png or .svg.")
     if plotlyjs not in get_args(Script):
         raise QKPrismError(
             f"plotlyjs={plotlyjs!r} is not possible. Use 'inline' (works offline), 'cdn' (a small file) or 'directory'."

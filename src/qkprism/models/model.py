@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -33,8 +33,8 @@ from qkprism.models.probe import (
     uncached,
 )
 from qkprism.models.tap import Tap, Visitor
+from qkprism.options import FRAMES, Frame, choice
 
-Frame = Literal["post", "relative"]
 _PROBE_ROWS = torch.tensor([5, 4])
 
 
@@ -99,6 +99,15 @@ class Model:
         if longest is not None and any(hasattr(m, "create_position_ids_from_input_ids") for m in self.hf.modules()):
             return longest - (config.pad_token_id or 0) - 1
         return longest
+
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """How many tokens have an embedding, where that is known."""
+        try:
+            embeddings = self.hf.get_input_embeddings()
+        except (NotImplementedError, AttributeError):
+            return None
+        return getattr(embeddings, "num_embeddings", None)
 
     def tap(self, visit: Visitor, *, layers: Iterable[int] | None = None, stop: bool = False) -> Tap:
         """Show attention calls to `visit` while the `with` block is open, for instance around `hf.generate`.
@@ -187,8 +196,7 @@ class Model:
     def _positions(
         self, batch: Mapping[str, Any], given: Tensor | None, rope: str, query_positions: Tensor | None
     ) -> Tensor | None:
-        if rope not in ("post", "relative"):
-            raise QKPrismError(f'rope={rope!r} is not a frame. Choose "post" (as the model rotates) or "relative".')
+        choice(rope, FRAMES, "a frame of positions (rope)")
         mask: Tensor | None = batch.get("attention_mask")
         positions = None if given is None else given.to(self.device)
         if positions is None and mask is not None and not mask[:, 0].all() and self.takes_positions:

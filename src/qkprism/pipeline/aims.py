@@ -86,8 +86,6 @@ def all_aims(
         raise QKPrismError(
             f"No key has a label {sorted(missing)[0]!r}. Labels of keys: {', '.join(sorted(known)) or 'none'}."
         )
-    if seed < 0:
-        raise QKPrismError(f"seed={seed} is not possible. Give 0 or more.")
     given = given_aims(encoded, seed)
     found: dict[str, Aims] = {GIVEN: given}
     for contrast in features.contrasts:

@@ -29,13 +29,15 @@ from qkprism.heads import Head, HeadLike
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText, encode_text
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame, names_in
 from qkprism.pipeline.inputs import (
     Heads,
+    check_ids,
     check_length,
     encode_like,
+    examples_of,
     heads_with_features,
-    kept,
     noted,
     versions,
     without_texts,
@@ -91,7 +93,7 @@ def attribute(
     paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
     """
     if not isinstance(text, str | Text | Example):
-        text = kept(text)
+        text = examples_of(text)
         reader = attributions_reader(model, text, features, head, method=method, order=order, contrasts=contrasts)
         read_together(model, [reader], batch_size=batch_size, progress=progress)
         return noted(reader.result(), features, text)
@@ -133,7 +135,7 @@ def _splits(
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
-    names = features.contrasts if contrasts is None else [contrasts] if isinstance(contrasts, str) else contrasts
+    names = features.contrasts if contrasts is None else names_in(contrasts, "contrasts")
     if len(set(names)) < len(names):
         raise QKPrismError(f"A contrast is named twice: {', '.join(names)}.")
     if unknown := [name for name in names if name not in features.contrasts]:
@@ -192,6 +194,7 @@ def _encode_one(model: Model, text: Text, features: Features) -> EncodedText:
     options = {name: features.provenance["options"][name] for name in ("token", "chat", "max_length")}
     encoded = encode_text(model.tokenizer, text, causal=model.is_causal, **options)
     check_length(model, len(encoded.ids), "the text")
+    check_ids(model, encoded.ids, "the text")
     return encoded
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.feature_set import Features
@@ -11,6 +13,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText
 from qkprism.models.model import Model
+from qkprism.options import show
 from qkprism.pipeline.inputs import encode_like
 
 Pair = tuple[Example, Example]
@@ -31,7 +34,7 @@ class Cases:
     @classmethod
     def of(cls, model: Model, pairs: Pairs, features: Features, heads: Sequence[Head]) -> Cases:
         """Encode the pairs of all factors as the features' texts were, and check that their keys correspond."""
-        named = {name: pairs_of(given) if isinstance(given, Contrast) else list(given) for name, given in pairs.items()}
+        named = {name: _pairs(given, name) for name, given in pairs.items()}
         if empty := [name for name, own in named.items() if not own]:
             raise QKPrismError(f"There are no pairs for the factor {empty[0]!r}.")
         changed = {name: encode_like(model, [pair[1] for pair in own], features, heads) for name, own in named.items()}
@@ -46,6 +49,17 @@ class Cases:
                 encoded[at] = replace(encoded[at], more=(*encoded[at].more, text))
                 changes[at].append(name)
         return cls(encoded, changes, tuple(named))
+
+
+def _pairs(given: Any, factor: str) -> list[Pair]:
+    """The pairs of a factor, in whatever form they were given; a file is read."""
+    if isinstance(given, Contrast | str | os.PathLike):
+        return pairs_of(given if isinstance(given, Contrast) else Contrast.read(given))
+    pairs = list(given) if isinstance(given, Iterable) else [given]
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or [isinstance(one, Example) for one in pair] != [True, True]:
+            raise QKPrismError(f"A pair of the factor {factor!r} is (example, changed example), not {show(pair)}.")
+    return [(base, changed) for base, changed in pairs]
 
 
 def pairs_of(contrast: Contrast) -> list[Pair]:

@@ -11,16 +11,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkprism.capture import Batches, Site, sites_of, stream_moments
+from qkprism.checkpoint import KIND as CHECKPOINT
 from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast
 from qkprism.core.decomposition import few_examples, resolve_metric
 from qkprism.core.feature_set import Features, Layer
-from qkprism.core.features import Center, Choices, Rank
-from qkprism.core.moments import N_FOLDS, READINGS, Moments, Reading
+from qkprism.core.features import Choices
+from qkprism.core.moments import N_FOLDS, Moments
 from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
-from qkprism.models.encoding import Encodings, TokenChoice
-from qkprism.models.model import Frame, Model
+from qkprism.models.encoding import Encodings
+from qkprism.models.model import Model
+from qkprism.options import (
+    PRESETS,
+    READINGS,
+    Center,
+    Frame,
+    Preset,
+    Rank,
+    Reading,
+    TokenChoice,
+    by_name,
+    checked_seed,
+    choice,
+)
 from qkprism.passes import Census, Marked, Pass, passes_of
 from qkprism.pipeline.inputs import (
     Contrasts,
@@ -32,9 +46,9 @@ from qkprism.pipeline.inputs import (
     named_contrasts,
     provenance_of,
 )
+from qkprism.runs import check_place
 
-Preset = Literal["paper", "paper-code"]
-PRESETS: dict[str, Reading] = {"paper": "paired", "paper-code": "matched"}  # how each reads twins
+TWINS_OF: dict[Preset, Reading] = {"paper": "paired", "paper-code": "matched"}
 
 
 @dataclass(frozen=True)
@@ -55,17 +69,18 @@ class Way:
     contrasts: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if self.preset is not None and self.preset not in PRESETS:
-            raise QKPrismError(f"{self.preset!r} is not a preset. Use {' or '.join(map(repr, PRESETS))}.")
+        if self.preset is not None:
+            choice(self.preset, PRESETS, "a preset")
 
     @property
     def chosen_reading(self) -> Reading | None:
         """How twins are read; None is the default of twins."""
-        return PRESETS[self.preset] if self.preset and self.reading is None else self.reading
+        return TWINS_OF[self.preset] if self.preset and self.reading is None else self.reading
 
     def pick(self, known: Mapping[str, Contrast]) -> dict[str, str]:
         """The contrasts of this way: their names in it, and as they are known."""
-        chosen = {name: name for name in known} if self.contrasts is None else dict(self.contrasts)
+        picked = {name: name for name in known} if self.contrasts is None else self.contrasts
+        chosen = dict(by_name(picked, "contrasts"))
         if unknown := [name for name in chosen.values() if name not in known]:
             raise QKPrismError(f"There is no contrast {unknown[0]!r}. There are: {', '.join(known)}.")
         if not chosen:
@@ -134,7 +149,13 @@ def decompose_ways(
     >>> decompose_ways(model, contrasts, {"ours": Way(), "paper": Way(preset="paper")})   # doctest: +SKIP
     """
     named = named_contrasts(contrasts)
-    chosen = heads_of(model, heads)
+    chosen, seed = heads_of(model, heads), checked_seed(seed)
+    sites = sites_of(model, chosen)
+    batches = Batches(model, sorted(sites), rope, batch_size)
+    if checkpoint is not None:
+        check_place(checkpoint, CHECKPOINT)
+    if not by_name(ways, "ways") or not all(isinstance(own, Way) for own in ways.values()):
+        raise QKPrismError("Give at least one way to decompose by its name: {'ours': Way()}.")
     jobs = {way: _Job.of(own, named, seed) for way, own in ways.items()}
     wanted = list(dict.fromkeys(source for job in jobs.values() for source in job.sources.values()))
     encoder = encoder_for(model, token, chat, max_length)
@@ -145,7 +166,6 @@ def decompose_ways(
         (name, reading): Marked.of(f"{name}/{reading}", encoded[name], census[name], reading, seed)
         for name, reading in wanted
     }
-    sites = sites_of(model, chosen)
     for own in jobs.values():
         _check_possible(own.choices, [marked[source] for source in own.sources.values()], sites)
     options = {"rope": rope, "token": token, "chat": chat, "max_length": max_length}
@@ -159,12 +179,12 @@ def decompose_ways(
     job: dict[str, Any] = {
         "provenance": provenance,
         "heads": list(map(str, chosen)),
-        "batch_size": batch_size,
+        "batch_size": batches.batch_size,
         "seed": seed,
     }
     job["passes"] = [[own.name for own in group.marked] for group in passes]
     kept = None if checkpoint is None else Checkpoint(Path(checkpoint), job)
-    sums = _stream(Batches(model, sorted(sites), rope, batch_size), sites, passes, seed, kept, progress)
+    sums = _stream(batches, sites, passes, seed, kept, progress)
     found = {}
     with bar(len(chosen) * len(ways), "heads", progress) as tick:
         for way, own in jobs.items():
@@ -248,8 +268,8 @@ def _stream(
 def _reading(contrast: Contrast, asked: Reading | None) -> Reading:
     """`plain` without twins; with twins what was asked for, `symmetric` by default."""
     twins = {example.twin is not None for example in contrast}
-    if asked is not None and asked not in READINGS:
-        raise QKPrismError(f"{asked!r} is not a reading of twins. Use {', '.join(READINGS[1:])}.")
+    if asked is not None:
+        choice(asked, READINGS, "a reading of twins")
     if len(twins) > 1:
         raise QKPrismError(
             f"Some examples of {contrast.name!r} have a twin and some do not. Split the contrast in two."

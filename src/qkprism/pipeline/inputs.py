@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,18 +14,20 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from qkprism.capture import Progress
-from qkprism.contrasts import Contrast, Example, text_digest
+from qkprism.contrasts import Contrast, Example, check_name, text_digest
 from qkprism.core.feature_set import Features
-from qkprism.core.moments import Reading
 from qkprism.core.scores import HeadScores
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.chat import Chat
 from qkprism.models.digest import model_digest
-from qkprism.models.encoding import EncodedExample, Encoder, TokenChoice, check_reach
+from qkprism.models.encoding import EncodedExample, Encoder, check_reach
 from qkprism.models.model import Model
+from qkprism.options import Reading, TokenChoice, show
 
-Contrasts = Contrast | Sequence[Contrast] | Mapping[str, Contrast]
+Place = str | os.PathLike[str]  # of a contrast's file
+Contrasts = Contrast | Place | Sequence[Contrast | Place] | Mapping[str, Contrast | Place]
+Examples = Contrast | Place | Iterable[Example] | Example
 RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "position", "token", "mark", "given"}
 REMEMBERED = 20_000  # examples of a contrast whose texts features remember
 Result = TypeVar("Result", bound=Any)  # a frozen dataclass with notes
@@ -32,20 +35,48 @@ Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
 
 
 def named_contrasts(contrasts: Contrasts) -> dict[str, Contrast]:
-    """Contrasts by name, in whatever form they were given."""
-    if isinstance(contrasts, Contrast):
-        return {contrasts.name: contrasts}
-    given = list(contrasts.values()) if isinstance(contrasts, Mapping) else list(contrasts)
-    if not all(isinstance(contrast, Contrast) for contrast in given):
-        raise QKPrismError("Give contrasts: Contrast.read(path), or Contrast(name, examples).")
-    named = dict(contrasts) if isinstance(contrasts, Mapping) else {contrast.name: contrast for contrast in given}
-    if len(named) < len(given):
+    """Contrasts by name, in whatever form they were given; files are read."""
+    if isinstance(contrasts, Contrast | str | os.PathLike):
+        contrasts = [contrasts]
+    if not isinstance(contrasts, Iterable):
+        raise QKPrismError(_NO_CONTRAST.format(show(contrasts)))
+    if isinstance(contrasts, Mapping):
+        found = [(name, _contrast(contrast)) for name, contrast in contrasts.items()]
+    else:
+        found = [(contrast.name, contrast) for contrast in map(_contrast, contrasts)]
+    named = dict(found)
+    if len(named) < len(found):
         raise QKPrismError("Two contrasts have the same name. Rename one, or give them as {name: contrast}.")
     if not named:
         raise QKPrismError("No contrast was given.")
+    for name in named:
+        check_name(name)
     if taken := RESERVED & set(named):
         raise QKPrismError(f"{sorted(taken)[0]!r} is a word of the results and not a name for a contrast. Rename it.")
     return named
+
+
+_NO_CONTRAST = "{} is not a contrast. Give the path of a file, or Contrast(name, examples)."
+
+
+def _contrast(given: Any) -> Contrast:
+    """A contrast, read from its file if that was given."""
+    if isinstance(given, str | os.PathLike):
+        return Contrast.read(given)
+    if not isinstance(given, Contrast):
+        raise QKPrismError(_NO_CONTRAST.format(show(given)))
+    return given
+
+
+def examples_of(examples: Examples) -> Contrast | list[Example]:
+    """Examples in whatever form they were given; a file is read."""
+    if isinstance(examples, Contrast | str | os.PathLike):
+        return _contrast(examples)
+    if isinstance(examples, Example):
+        return [examples]
+    if not isinstance(examples, Iterable):
+        raise QKPrismError(f"{show(examples)} is not a list of examples. Give a contrast, or the path of its file.")
+    return list(examples)
 
 
 def heads_of(model: Model, heads: Heads) -> tuple[Head, ...]:
@@ -90,12 +121,10 @@ def check_encoded_alike(sets: Iterable[Features]) -> None:
         raise QKPrismError("These sets of features were encoded differently: token, chat and rope must be equal.")
 
 
-def encode_like(
-    model: Model, examples: Iterable[Example], features: Features, heads: Sequence[Head]
-) -> list[EncodedExample]:
+def encode_like(model: Model, examples: Examples, features: Features, heads: Sequence[Head]) -> list[EncodedExample]:
     """Encode the texts of examples (not their twins) as those of the features were."""
     options = features.provenance["options"]
-    encoded = encode_for(model, examples, heads, options["token"], options["chat"], options["max_length"])
+    encoded = encode_for(model, examples_of(examples), heads, options["token"], options["chat"], options["max_length"])
     return [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
 
 
@@ -132,6 +161,8 @@ def checked(
         for window in windows:
             check_reach([example], window, causal=model.is_causal)
         check_length(model, example.length, example.source)
+        for text in example.texts:
+            check_ids(model, text.ids, example.source)
         if progress:
             progress(1)
         yield example
@@ -144,6 +175,15 @@ def check_length(model: Model, tokens: int, source: str) -> None:
     if model.max_positions is not None and tokens > model.max_positions:
         raise QKPrismError(
             f"{source}: {tokens} tokens are more than the {model.max_positions} positions of {model.name}."
+        )
+
+
+def check_ids(model: Model, ids: Sequence[int], source: str) -> None:
+    """Refuse tokens that the model has no embedding for."""
+    if (most := model.vocabulary) is not None and max(ids) >= most:
+        raise QKPrismError(
+            f"{source}: a token has the number {max(ids)}, and {model.name} has {most} embeddings. "
+            "The tokenizer is not this model's."
         )
 
 
@@ -198,13 +238,6 @@ def _texts_behind(features: Features) -> Iterator[bytes]:
     for contrast in features.provenance.get("contrasts", {}).values():
         digests = b64decode(contrast.get("texts", ""))
         yield from (digests[at : at + size] for at in range(0, len(digests), size))
-
-
-def kept(examples: Contrast | Iterable[Example] | Example) -> Contrast | list[Example]:
-    """Examples that can be gone through more than once."""
-    if isinstance(examples, Contrast):
-        return examples
-    return [examples] if isinstance(examples, Example) else list(examples)
 
 
 def texts_in(examples: object) -> Iterator[str]:

@@ -6,7 +6,7 @@ after an edit follows from the query, the edited keys and the row's other logits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,14 +27,16 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import OUTCOMES, Frame, by_name, checked_seed, choice, names_in, whole_number
 from qkprism.pipeline.aims import Aims, all_aims
 from qkprism.pipeline.inputs import (
+    Examples,
     Heads,
     check_encoded_alike,
     encode_like,
+    examples_of,
     heads_with_features,
-    kept,
     noted,
     versions,
     without_texts,
@@ -46,7 +48,7 @@ from qkprism.pipeline.reading import read_logits
 
 def intervene(
     model: Model,
-    examples: Contrast | Iterable[Example] | Example,
+    examples: Examples,
     features: Features,
     *,
     heads: Heads = None,
@@ -72,10 +74,9 @@ def intervene(
     by default each is moved alone and all of them together, and up to four in every combination. `labels` says which
     key label a contrast is about where the names differ; targets that differ in that label alone are then reported too.
     """
-    if outcome not in ("attention", "logits"):
-        raise QKPrismError(f"outcome={outcome!r} is not known. Use 'attention' or 'logits'.")
+    choice(outcome, OUTCOMES, "an outcome")
     asked = Asked(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
-    examples = kept(examples)
+    examples = examples_of(examples)
     plan = _Plan.of(model, examples, features, asked, outcome=outcome, together=together, rows=rows)
     if outcome == "attention":
         reader = EffectsReader.of(plan)
@@ -91,7 +92,7 @@ def intervene(
 
 def intervene_ways(
     model: Model,
-    examples: Contrast | Iterable[Example] | Example,
+    examples: Examples,
     ways: Mapping[str, Features],
     *,
     heads: Heads = None,
@@ -105,18 +106,18 @@ def intervene_ways(
     progress: bool = True,
 ) -> dict[str, Effects]:
     """What editing several sets of features does to the attention, each as `intervene` tells it, from one pass."""
-    edit, examples = edit if isinstance(edit, Edit) else Edit(edit), kept(examples)
+    edit, examples = edit if isinstance(edit, Edit) else Edit(edit), examples_of(examples)
     readers = effects_readers(model, examples, ways, Asked(heads, edit, methods, draws, groups, labels, seed))
     read_together(model, [*readers.values()], batch_size=batch_size, progress=progress)
     return {way: noted(reader.result(), ways[way], examples) for way, reader in readers.items()}
 
 
 def effects_readers(
-    model: Model, examples: Contrast | Iterable[Example] | Example, ways: Mapping[str, Features], asked: Asked
+    model: Model, examples: Examples, ways: Mapping[str, Features], asked: Asked
 ) -> dict[str, EffectsReader]:
     """The readers of `intervene_ways`, to share a pass with others."""
-    check_encoded_alike(ways.values())
-    examples = kept(examples)
+    check_encoded_alike(by_name(ways, "ways").values())
+    examples = examples_of(examples)
     return {way: EffectsReader.of(_Plan.of(model, examples, own, asked)) for way, own in ways.items()}
 
 
@@ -131,6 +132,15 @@ class Asked:
     groups: Groups | None = None
     labels: Mapping[str, str] | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        checked_seed(self.seed)
+        whole_number(self.draws, "draws", 1)
+        if self.methods is not None:
+            names_in(self.methods, "methods")
+        for group in by_name(self.groups or {}, "groups").values():
+            names_in(group, "groups")
+        names_in(by_name(self.labels or {}, "labels").values(), "labels")
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ class _Plan:
     def of(
         cls,
         model: Model,
-        examples: Contrast | Sequence[Example],
+        examples: Contrast | list[Example],
         features: Features,
         asked: Asked,
         *,
@@ -157,8 +167,6 @@ class _Plan:
         together: bool = True,
         rows: str = "query",
     ) -> _Plan:
-        if asked.draws < 1:
-            raise QKPrismError(f"draws={asked.draws} leaves no random control. Give at least 1.")
         chosen, edit = heads_with_features(model, features, asked.heads), asked.edit
         _check_edit(edit, features, chosen)
         encoded = encode_like(model, examples, features, chosen)

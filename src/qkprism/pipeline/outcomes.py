@@ -27,7 +27,8 @@ from qkprism.memory import give_back
 from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact, first_of, skips_are_exact
 from qkprism.models.encoding import EncodedExample, EncodedKey
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.pipeline.aims import ANSWER, Aim, Aims
 from qkprism.pipeline.inputs import bar
 

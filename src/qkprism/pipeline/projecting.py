@@ -16,7 +16,8 @@ from qkprism.core.projection import Projections
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.pipeline.inputs import Heads, encode_like, heads_with_features, versions
 from qkprism.pipeline.readers import read_together
 

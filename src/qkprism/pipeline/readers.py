@@ -14,7 +14,8 @@ from qkprism.capture import Batches
 from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.passes import numbers_of, seen_as
 from qkprism.pipeline.inputs import bar
 

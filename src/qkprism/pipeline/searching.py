@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 from qkprism.capture import Batches, Site, sites_of
-from qkprism.contrasts import Contrast, Example
+from qkprism.contrasts import Contrast
 from qkprism.core.means import Means
-from qkprism.core.scores import MEASURES, HeadScores
+from qkprism.core.scores import HeadScores
 from qkprism.errors import QKPrismError
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.chat import Chat
-from qkprism.models.encoding import EncodedExample, TokenChoice
+from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
-from qkprism.pipeline.inputs import Heads, bar, encode_for, heads_of, versions
+from qkprism.options import HEAD_MEASURES as MEASURES
+from qkprism.options import TokenChoice, choice
+from qkprism.pipeline.inputs import Examples, Heads, bar, encode_for, examples_of, heads_of, versions
 
 
 def find_heads(
     model: Model,
-    examples: Contrast | Iterable[Example],
+    examples: Examples,
     *,
     heads: Heads = None,
     by: str = "accuracy",
@@ -33,10 +33,10 @@ def find_heads(
     progress: bool = True,
 ) -> HeadScores:
     """Score every head by how it attends to the positive keys, in one pass; the best comes first."""
-    if by not in MEASURES:
-        raise QKPrismError(f"Heads cannot be sorted by {by!r}. Use one of {', '.join(MEASURES)}.")
+    choice(by, MEASURES, "a measure of heads")
+    chosen, examples = heads_of(model, heads), examples_of(examples)
     name = examples.name if isinstance(examples, Contrast) else None
-    chosen = heads_of(model, heads)
+    batches = Batches(model, sorted(sites_of(model, chosen)), batch_size=batch_size)
     encoded = encode_for(model, examples, chosen, token, chat, max_length)
     if lacking := [example.source for example in encoded if not example.text.negative]:
         raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
@@ -49,7 +49,7 @@ def find_heads(
         current[call.layer] = _measure(call, batch, sites[call.layer]).cpu()
 
     with bar(len(encoded), "examples", progress) as tick:
-        for batch in Batches(model, sorted(sites), batch_size=batch_size).run(encoded, visit):
+        for batch in batches.run(encoded, visit):
             for layer, measured in current.items():
                 sums[layer].add(measured, batch.weight)
             current.clear()

@@ -30,7 +30,8 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedKey
-from qkprism.models.model import Frame, Model
+from qkprism.models.model import Model
+from qkprism.options import Frame, by_name
 from qkprism.pipeline.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.pipeline.inputs import Heads, check_encoded_alike, heads_with_features, noted, versions
 from qkprism.pipeline.readers import read_together
@@ -83,7 +84,7 @@ def validation_reader(
     """The reader of `validate`, to share a pass with others."""
     if truth not in ("keys", "rerun"):
         raise QKPrismError(f"truth={truth!r} is not known. Use 'keys' or 'rerun'.")
-    sets = {"": features} if isinstance(features, Features) else dict(features)
+    sets = {"": features} if isinstance(features, Features) else dict(by_name(features, "features"))
     named, chosen = _checked(model, pairs, sets, heads)
     edited = methods_of_sets(sets, methods)
     first = next(iter(sets.values()))

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qkprism.errors import QKPrismError
+from qkprism.files import is_unused, path_of, write_text
 from qkprism.memory import give_back
-from qkprism.runs import json_value, write_text
+from qkprism.runs import json_value
 
 STUDY = "study.json"
 
@@ -49,7 +50,7 @@ class Parts:
 
         `about` is what a reader wants to know of the study beside its parts.
         """
-        place = Path(folder).resolve()
+        place = path_of(folder).resolve()
         check_study(place, kind)
         body = {"study": kind, "job": json_value(job), "about": json_value(about or {})}
         write_text(place / STUDY, json.dumps(body, indent=1) + "\n")
@@ -136,7 +137,7 @@ def check_study(folder: Path, kind: str) -> None:
     """Refuse to write where something else is."""
     if folder.exists() and not folder.is_dir():
         raise QKPrismError(f"{folder} exists and is not a folder. Choose another place.")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if is_unused(folder):
         return
     if read_study(folder)["study"] != kind:
         raise QKPrismError(f"{folder} is a study of another kind. Choose another place.")

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from qkprism.contrasts import Contrast, Example, Text, Written
 from qkprism.errors import QKPrismError
+from qkprism.options import checked_seed
 from qkprism.tasks.draws import TWINS, Twins, World, alone, any_entity, changeable, same_question, with_target
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
 from qkprism.tasks.naming import named
@@ -96,7 +97,9 @@ def binding(
     `n_train` is the size of each contrast. With a tokenizer, words that are not one token are left out. `n_entities`
     says how many entities the contrasts draw from; with `n_pairs + 1`, the fewest, prompts differ in one at most.
     """
-    check_sizes(n_train=n_train, n_search=n_search, n_test=n_test)
+    check_sizes(n_pairs=n_pairs, n_train=n_train, n_search=n_search, n_test=n_test)
+    check_sizes(n_entities=1 if n_entities is None else n_entities)
+    seed = checked_seed(seed)
     world = named(schema, SCHEMAS, "schema", own="a Schema of your own")
     ways = named(phrasing, PHRASINGS, "phrasing")
     labels = _labels(world, ways, n_pairs, tokenizer)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from qkprism.contrasts import Contrast, Example, Span, Text, Written
 from qkprism.errors import QKPrismError
+from qkprism.options import checked_seed, show
 from qkprism.tasks.balance import balanced
 from qkprism.tasks.categories import CATEGORIES, Category
 from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
@@ -92,7 +93,10 @@ def filtering(
     `n_train` is the size of the contrast of each category. Categories that share members with the one asked for are
     not in its list. With a tokenizer, words that are not one token are left out.
     """
-    check_sizes(n_items=n_items, n_train=n_train, n_search=n_search, n_test=n_test)
+    check_sizes(n_categories=n_categories, n_items=n_items, n_train=n_train, n_search=n_search, n_test=n_test)
+    seed = checked_seed(seed)
+    if isinstance(categories, str) or not isinstance(categories, Sequence):
+        raise QKPrismError(f"categories={show(categories)} is not a list of categories such as ['fruits', 'animals'].")
     chosen = tuple(named(given, CATEGORIES, "category", own="a Category of your own") for given in categories)
     listing = named(phrasing, LISTINGS, "phrasing")
     _check_company(chosen, n_categories)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from qkprism.errors import QKPrismError
+from qkprism.options import whole_number
 
 _SHOWN = 8
 
@@ -59,7 +60,6 @@ def require(fit: Sequence[str], words: Sequence[str], needed: int, *, what: str,
 
 
 def check_sizes(**sizes: int) -> None:
-    """Refuse a set of no examples."""
+    """Refuse what is not a number of things."""
     for name, size in sizes.items():
-        if size < 1:
-            raise QKPrismError(f"{name}={size} leaves no examples; give at least 1.")
+        whole_number(size, name, 1)

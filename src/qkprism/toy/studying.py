@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from qkprism.errors import QKPrismError
+from qkprism.files import is_unused, path_of
 from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
 from qkprism.toy.clouds import clouds
 from qkprism.toy.contrasts import Sampling
@@ -57,7 +58,7 @@ def study(
     `progress` is told the steps of the training and how many cells are still in it, `say` what is being done. Without a
     `depth` a swap has 51,200 samples, as in the paper, and 4,096 with the protocol `quick`.
     """
-    _check_place(Path(folder))
+    _check_place(path_of(folder))
     chosen = tuple(cells) if cells is not None else paper_grid()
     check_cells(chosen)
     pictured = _pictured(chosen)
@@ -125,7 +126,7 @@ class _Work:
 
 def _check_place(place: Path) -> None:
     """Refuse to write where something else is."""
-    if place.exists() and not (place / "heads").is_dir() and (not place.is_dir() or any(place.iterdir())):
+    if not (place / "heads").is_dir() and not is_unused(place):
         raise QKPrismError(f"{place} holds other files and is not a toy study. Choose another folder.")
 
 

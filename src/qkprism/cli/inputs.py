@@ -1,0 +1,89 @@
+"""What commands take: checked without torch, then the same for every step of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkprism.contrasts import Contrast
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.options import TOKENS, checked_dtype, choice
+
+if TYPE_CHECKING:
+    from qkprism.models.model import Model
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How texts become tokens and batches: one set of options for checking, searching and decomposing."""
+
+    token: str = "last"
+    chat: Any = None
+    batch_size: int | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        choice(self.token, TOKENS, "a choice of a span's tokens")
+
+    @classmethod
+    def like(cls, features: Any, batch_size: int | None = None) -> Encoding:
+        """As the texts of some features were encoded."""
+        options: Mapping[str, Any] = features.provenance.get("options", {})
+        return cls(options.get("token", "last"), options.get("chat"), batch_size, options.get("max_length"))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For the verbs."""
+        return vars(self)
+
+    def check(self, contrasts: Sequence[Contrast], model: str) -> None:
+        """Refuse marks that do not fit the model's tokens, before the model itself is loaded."""
+        from qkprism.models.encoding import encode
+        from qkprism.models.loading import load_tokenizer
+
+        tokenizer, causal = load_tokenizer(model)
+        if tokenizer is not None and causal:
+            options: dict[str, Any] = {"token": self.token, "chat": self.chat, "max_length": self.max_length}
+            for contrast in contrasts:
+                encode(tokenizer, contrast, **options)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Which model, and how it is loaded."""
+
+    model: str
+    dtype: str | None
+    device: str | None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None:
+            checked_dtype(self.dtype)
+
+    def load(self) -> Model:
+        import qkprism as qk
+
+        return qk.load(self.model, dtype=self.dtype, device=self.device)
+
+
+def read(paths: Sequence[Path], limit: int | None) -> list[Contrast]:
+    """The contrasts of some files, each of a name of its own."""
+    found = [contrast if limit is None else contrast[:limit] for contrast in map(Contrast.read, paths)]
+    if len({contrast.name for contrast in found}) < len(found):
+        raise QKPrismError("Two of the files hold contrasts of the same name.")
+    return found
+
+
+def heads_named(text: str | None) -> list[Head] | None:
+    """Heads between commas."""
+    return None if text is None else [Head.parse(name) for name in text.split(",")]
+
+
+def place_for(folder: Path | None, kind: str) -> Path | None:
+    """Where a run is saved, if it can be."""
+    from qkprism.runs import check_place
+
+    return None if folder is None else check_place(folder.resolve(), kind)
