@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "memory"],
+    ["errors", "memory", "notes"],
     ["heads", "runs"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     ["markup", "contrasts"],
@@ -33,6 +33,7 @@ FLOORS = [
     ],
     [
         "core.moments",
+        "core.groups",
         "core.covariance",
         "core.metrics",
         "core.rank",
@@ -103,7 +104,7 @@ FLOORS = [
     ],
     ["models.blocks", "models.caches", "models.continuation"],
     ["models.digest", "models.loading"],
-    ["passes", "capture", "checkpoint"],
+    ["texts", "passes", "capture", "checkpoint"],
     [
         "pipeline.inputs",
         "pipeline.readers",

@@ -10,10 +10,11 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
-from qkprism.core.moments import MAX_CELLS, Reading, assign_folds, group_numbers
+from qkprism.contrasts import Example
+from qkprism.core.moments import MAX_CELLS, Reading, assign_folds
 from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
+from qkprism.texts import TextCount, Texts
 
 Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pass
@@ -23,26 +24,26 @@ Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pas
 class Census:
     """What must be known of all examples of a contrast before any is run: they are not kept, and this is."""
 
-    named: tuple[int | str, ...]  # the group of each example, or its number
+    texts: Texts
     lengths: tuple[int, ...]
     tokens: tuple[bytes, ...]  # a digest of the tokens of the first text
     cells: Mapping[Cell, int]
     freedom: int  # marked keys, less one for each example
 
     @classmethod
-    def of(cls, encoded: Iterable[EncodedExample]) -> Census:
+    def of(cls, encoded: Iterable[EncodedExample], examples: Iterable[Example]) -> Census:
         """Count examples one by one; the fullest label cells of two keys or more get a number."""
-        named, lengths, tokens, freedom = [], [], [], 0
+        lengths, freedom, texts = [], 0, TextCount()
         cells: Counter[Cell] = Counter()
-        for example in encoded:
-            named.append(example.index if example.group is None else example.group)
-            lengths.append(example.length)
-            tokens.append(blake2b(repr(example.text.ids).encode(), digest_size=16).digest())
-            keys = [key for text in example.texts for key in text.keys]
+        for tokens, written in zip(encoded, examples, strict=True):
+            texts.add(tokens, written)
+            lengths.append(tokens.length)
+            keys = [key for text in tokens.texts for key in text.keys]
             freedom += len(keys) - 1
             cells.update(cell_of(key.labels) for key in keys if key.labels)
         fullest = [cell for cell, count in cells.most_common(MAX_CELLS) if count > 1]
-        return cls(tuple(named), tuple(lengths), tuple(tokens), {cell: i for i, cell in enumerate(fullest)}, freedom)
+        first = tuple(digests[0] for digests in texts.digests)
+        return cls(texts.texts(), tuple(lengths), first, {cell: i for i, cell in enumerate(fullest)}, freedom)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Marked:
     @classmethod
     def of(cls, name: str, encoded: Encodings, census: Census, reading: Reading, seed: int) -> Marked:
         """Order examples (longest first) and assign folds."""
-        folds, groups = assign_folds(census.named, seed), group_numbers(census.named)
+        groups = census.texts.grouping.group
+        folds = assign_folds(groups, seed)
         order = sorted(range(len(encoded)), key=lambda i: (-census.lengths[i], i))
         tokens = tuple(census.tokens[i] for i in order)
         fold, group = (tuple(numbers[i] for i in order) for numbers in (folds, groups))

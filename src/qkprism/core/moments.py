@@ -337,12 +337,6 @@ def _add_shuffles(
         moments.shuffle_product[shuffle] += (left @ right[shuffle][:, kv]).sum(0)
 
 
-def group_numbers(groups: Sequence[str | int]) -> list[int]:
-    """The index of the first example of each example's group: what its random draws go by."""
-    first: dict[str | int, int] = {}
-    return [first.setdefault(name, i) for i, name in enumerate(groups)]
-
-
 def assign_folds(groups: Sequence[str | int], seed: int = 0) -> list[int]:
     """A fold for each example; a group is never split, folds are as even as that allows.
 

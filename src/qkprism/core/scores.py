@@ -26,7 +26,7 @@ MEASURES = ("accuracy", "accuracy_all", "attention_positive", "attention_negativ
 
 @dataclass(frozen=True, repr=False)
 class HeadScores:
-    """A row a head, best first; each mean with its standard error over examples.
+    """A row a head, best first; each mean with its standard error over examples, in which a repeated text counts once.
 
     accuracy            how often the most attended marked key is positive
     accuracy_all        how often the most attended token of all is a positive key

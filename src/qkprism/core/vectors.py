@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import torch
 from jaxtyping import Float, Int
@@ -16,9 +17,11 @@ from torch import Tensor
 from qkprism.core.decomposition import resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Center, Choices, Feature, Rank
-from qkprism.core.moments import Moments, Reading, accumulate, assign_folds, group_numbers, make_plan, reduce_keys
+from qkprism.core.groups import Grouping
+from qkprism.core.moments import Moments, Reading, accumulate, assign_folds, make_plan, reduce_keys
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
+from qkprism.notes import warn_of
 
 _CHUNK = 1024
 MAX_WEIGHT = 1e30
@@ -29,7 +32,8 @@ class Vectors:
     """The vectors of one head: a query and the positive and negative keys of each example.
 
     With `twin_query` an example is a text and its twin: `positive` is the text's key and `negative` the twin's.
-    `*_label` numbers the label cell of each key. `group` keeps related examples in one fold.
+    `*_label` numbers the label cell of each key. `group` keeps related examples in one fold; examples with the same
+    vectors, bit by bit, are one group by themselves.
     """
 
     query: Float[Tensor, "example d_head"]
@@ -53,8 +57,8 @@ class Vectors:
         side = torch.where(is_positive, 1, 1 if twins else -1).expand(n, -1)
         text = (~is_positive).long().expand(n, -1) * (1 if twins else 0)
         cell = self._cells(positive.shape[:2], negative.shape[:2])
-        groups = list(range(n)) if self.group is None else self.group
-        fold, number = torch.tensor(assign_folds(groups, seed)), group_numbers(groups)
+        groups = self.grouping().group
+        fold = torch.tensor(assign_folds(groups, seed))
         weight = torch.ones(n) if self.weight is None else self.weight
         query = self.query[:, None, None]
         if self.twin_query is not None:
@@ -68,19 +72,30 @@ class Vectors:
                 cell=cell[part],
                 weight=weight[part],
                 fold=fold[part],
-                index=number[part],
+                index=groups[part],
                 reading=reading,
                 seed=seed,
             )
             accumulate(sums, query[part], reduce_keys(sums, key[part], plan), plan)
         return sums
 
+    def grouping(self) -> Grouping:
+        """The groups that were given, joined where vectors are the same."""
+        if self.twin_query is None:
+            texts = [_digests(self.query, self.positive, self.negative)]
+        else:
+            texts = [_digests(self.query, self.positive), _digests(self.twin_query, self.negative)]
+        named = [None] * len(self.query) if self.group is None else list(self.group)
+        return Grouping.of(named, list(zip(*texts, strict=True)))
+
     def _reading(self, asked: Reading | None) -> Reading:
         if self.twin_query is None:
             if asked not in (None, "plain"):
                 raise QKPrismError(f"The reading {asked!r} needs twins: give twin_query.")
             return "plain"
-        return "symmetric" if asked in (None, "plain") else asked
+        if asked == "plain":
+            raise QKPrismError("The reading 'plain' is of examples without twins: leave twin_query out.")
+        return asked or "symmetric"
 
     def _check(self, positive: Tensor, negative: Tensor) -> None:
         for name, keys in (("positive", positive), ("negative", negative)):
@@ -106,6 +121,15 @@ class Vectors:
         )
 
 
+def _digests(query: Tensor, *keys: Tensor) -> list[bytes]:
+    """A digest of the bits of each example's query and keys, in whichever order the keys are."""
+    d_head = query.shape[-1]
+    vectors = [own.detach().cpu().reshape(len(query), -1, d_head).contiguous() for own in (query, *keys)]
+    rows = zip(*(own.view(torch.uint8).numpy() for own in vectors), strict=True)
+    bits = (own.tobytes() + b"".join(sorted(key.tobytes() for side in sides for key in side)) for own, *sides in rows)
+    return [blake2b(own, digest_size=16).digest() for own in bits]
+
+
 def decompose_vector_sets(
     vectors: Mapping[str, Vectors],
     *,
@@ -124,7 +148,10 @@ def decompose_vector_sets(
     place, d_head = Head.parse(head), next(iter(moments.values())).d_head
     layer = Layer((place,), d_head**-0.5 if scaling is None else scaling, moments)
     choices = Choices(center=center, metric=resolve_metric(metric, len(vectors)), rank=rank, seed=seed)
-    return Features.from_moments({place.layer: layer}, choices, {"contrasts": {n: {} for n in vectors}})
+    notes = {name: own.grouping().notes(name, "vectors") for name, own in vectors.items()}
+    warn_of((note for own in notes.values() for note in own), 2)
+    provenance = {name: {"notes": [note.text for note in own]} for name, own in notes.items()}
+    return Features.from_moments({place.layer: layer}, choices, {"contrasts": provenance})
 
 
 def decompose_vectors(

@@ -44,7 +44,7 @@ def features_report(features: Features, scores: HeadScores | None = None) -> str
     ]
     if scores is not None:
         parts += ["<h2>Which heads attend to the positive keys</h2>", figure(scores.plot())]
-    parts += ["<h2>Features</h2>", _table(best), *notes(_notes(features))]
+    parts += ["<h2>Features</h2>", _table(best), *notes(features.notes)]
     parts += [figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
     parts += [figure(feature.plot()) for feature in best[:SHOWN]]
     return page(names, parts)
@@ -74,10 +74,6 @@ def _best_first(features: Features, scores: HeadScores | None) -> list[Feature]:
         place = {head: i for i, head in enumerate(scores.heads)}
         return sorted(features.values(), key=lambda feature: place[feature.head])
     return sorted(features.values(), key=lambda feature: -float(feature.spectrum.t[0].nan_to_num()))
-
-
-def _notes(features: Features) -> list[str]:
-    return list(dict.fromkeys(note for feature in features.values() for note in feature.notes))
 
 
 def _table(features: list[Feature], most: int = 40) -> str:

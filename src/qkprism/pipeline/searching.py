@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from qkprism.capture import Batches, Site, sites_of
 from qkprism.contrasts import Contrast, Example
-from qkprism.core.means import Means
+from qkprism.core.means import Means, Pool
 from qkprism.core.scores import MEASURES, HeadScores
 from qkprism.errors import QKPrismError
 from qkprism.models.batches import Batch
@@ -17,7 +18,9 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.chat import Chat
 from qkprism.models.encoding import EncodedExample, TokenChoice
 from qkprism.models.model import Model
+from qkprism.notes import warn_of
 from qkprism.pipeline.inputs import Heads, bar, encode_for, heads_of, versions
+from qkprism.texts import Texts
 
 
 def find_heads(
@@ -36,12 +39,17 @@ def find_heads(
     if by not in MEASURES:
         raise QKPrismError(f"Heads cannot be sorted by {by!r}. Use one of {', '.join(MEASURES)}.")
     name = examples.name if isinstance(examples, Contrast) else None
+    examples = examples if isinstance(examples, Contrast) else list(examples)
     chosen = heads_of(model, heads)
     encoded = encode_for(model, examples, chosen, token, chat, max_length)
     if lacking := [example.source for example in encoded if not example.text.negative]:
         raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
     encoded = [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
+    texts = Texts.of(encoded, examples)
+    notes, group = texts.notes_on_search(name or "search", token), texts.grouping.group
+    warn_of(notes, 2)
     sites = sites_of(model, chosen)
+    pools = {layer: Pool.of(group) for layer in sites}
     sums = {layer: Means.zeros(len(MEASURES), len(site.heads)) for layer, site in sites.items()}
     current: dict[int, Tensor] = {}
 
@@ -50,8 +58,9 @@ def find_heads(
 
     with bar(len(encoded), "examples", progress) as tick:
         for batch in Batches(model, sorted(sites), batch_size=batch_size).run(encoded, visit):
+            here = [group[example.index] for example in batch.examples]
             for layer, measured in current.items():
-                sums[layer].add(measured, batch.weight)
+                sums[layer].add(*pools[layer].add(measured, batch.weight, here))
             current.clear()
             tick(len(batch.examples))
     values, errors = (
@@ -63,7 +72,8 @@ def find_heads(
     if broken:
         raise QKPrismError(f"The logits of {', '.join(broken[:3])} are not finite. Check the weights, or use float32.")
     chance = sum(len(e.text.positive) / len(e.text.keys) for e in encoded) / len(encoded)
-    provenance = {"model": model.name, "revision": model.revision, "contrast": name, "versions": versions()}
+    provenance: dict[str, Any] = {"model": model.name, "revision": model.revision, "contrast": name}
+    provenance |= {"notes": [note.text for note in notes], "versions": versions()}
     return HeadScores(ordered, values, errors, len(encoded), chance, provenance=provenance).sort(by)
 
 
