@@ -29,13 +29,14 @@ REFLEXIVE = "reflexive"
 BOTH = "+".join(CONTRASTS)
 EXAMPLES = tuple(f"{name}, {whose}" for name in CONTRASTS for whose in ("ours", "paper"))
 EFFECTS = {"ours": "effects", "paper": "effects-paper"}  # whose features are edited, and the part that has it
-OURS = {"order": "order_free", "lexical": "lexical"}
+OURS = {name: name for name in CONTRASTS}
+PAPER = OURS | {"order": "order_fixed"}
 WAYS = {
     "ours": Way(rank="own", contrasts=OURS),
     "ours, paired twins": Way(rank="own", reading="paired", contrasts=OURS),
     "ours, matched twins": Way(rank="own", reading="matched", contrasts=OURS),
     "three mechanisms": Way(rank="own", contrasts={**OURS, REFLEXIVE: REFLEXIVE}),
-    "paper": Way(preset="paper", contrasts={name: name for name in CONTRASTS}),
+    "paper": Way(preset="paper", contrasts=PAPER),
 }
 
 
