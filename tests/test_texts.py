@@ -128,10 +128,11 @@ def test_texts__texts_of_the_same_tokens_are_the_same():
         ("in [-hat] or [+jam] it is", True),
         ("In  the [-hat], or [+jam]: it is", True),  # case, spaces, punctuation
         ("in the [-coin] or [+lamp] it is", True),  # marked words
-        ("in the [-" + "x" * 9 + "] or [+lamp] it is", True),
+        ("in the [-" + "x" * 5 + "] or [+lamp] it is", True),
         ("on a [-hat] or [+jam] it is", False),
         ("in the [-coin] or [+lamp] he is", False),
         ("it is the [-jam] or [+hat] in", False),
+        ("in the [-" + "x" * 30 + "] or [+lamp] it is", False),  # most of it is marked
     ],
 )
 def test_texts__points_out_what_is_nearly_the_same(model, text, near):

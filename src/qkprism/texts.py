@@ -2,9 +2,10 @@
 
 Identical texts are one group: copies of a prompt in two folds would let the held-out test see what it was made from.
 Texts that are nearly identical are only counted, because where a contrast is written from a pattern that is as it
-should be. Two are near if they differ by one token (put in, left out or replaced), or only in their marked words, in
-case, in spaces or in punctuation. Each text has a signature for every way in which it can be near to another, so that
-one sort of all signatures finds them: for tokens, a hash of the text without its i-th token, for each i,
+should be. Two are near if they differ by one token (put in, left out or replaced), or only in their marked words (where
+these are less than half of the letters), in case, in spaces or in punctuation. Each text has a signature for every way
+in which it can be near to another, so that one sort of all signatures finds them: for tokens, a hash of the text
+without its i-th token, for each i,
 
     sum_{j<i} x_j r^j + sum_{j>i} x_j r^(j-1)   (mod 2^64)        x_j a random number for each token id, r odd.
 """
@@ -62,8 +63,8 @@ class Texts:
                 Note(
                     f"{self.near} of {self.grouping.n_groups} different texts of {contrast!r} differ from another by "
                     "one token, or only in marked words, case, spaces or punctuation, such as "
-                    f"{self.pair[0]} and {self.pair[1]}. If they are variants of one prompt they are not "
-                    "independent: give them one `group`."
+                    f"{self.pair[0]} and {self.pair[1]}. Variants of one prompt are not independent: give them one "
+                    "`group`. Texts drawn from one pattern can stay as they are."
                 )
             )
         return found + self.notes_on_marks(contrast, token)
@@ -155,13 +156,15 @@ class _Signatures:
 
 
 def _by_letters(text: Text) -> Iterator[int]:
-    """Of the letters and digits of a text, and of those outside its marks; none where there are none."""
+    """Of the letters and digits of a text, and of those outside its marks if they are most of it."""
     yield from _number("all", _letters(text.text))
     if all(span.unit == "char" for _, span in text.marks):
         ends = sorted((span.start, span.end) for _, span in text.marks)
         starts = [0, *(end for _, end in ends)]
         stops = [*(start for start, _ in ends), len(text.text)]
-        yield from _number("outside", *(_letters(text.text[a:b]) for a, b in zip(starts, stops, strict=True)))
+        outside = [_letters(text.text[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+        if 2 * sum(map(len, outside)) > len(_letters(text.text)):
+            yield from _number("outside", *outside)
 
 
 def _letters(text: str) -> str:
