@@ -10,7 +10,7 @@ import argparse
 import qkprism as qk
 from qkprism.studies.binding import choose_heads
 
-FREE, FIXED = {"order": "order_free", "lexical": "lexical"}, {"order": "order", "lexical": "lexical"}
+FREE, FIXED = {"order": "order", "lexical": "lexical"}, {"order": "order_fixed", "lexical": "lexical"}
 WAYS = {
     "paper": qk.Way(preset="paper", contrasts=FIXED),
     "fixed entity, balanced rank": qk.Way(contrasts=FIXED),
@@ -34,7 +34,7 @@ def main() -> None:
     sizes = {"n_train": given.train, "n_test": given.tests}
     task = qk.tasks.binding(given.pairs, given.seed, given.schema, tokenizer=model.tokenizer, **sizes)
     heads, _ = choose_heads(qk.find_heads(model, task.search))
-    found = qk.decompose_ways(model, dict(task.contrasts), WAYS, heads=heads, seed=given.seed)
+    found = qk.decompose_ways(model, {**task.contrasts, **task.extra}, WAYS, heads=heads, seed=given.seed)
     pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
     table = qk.validate(model, pairs, found, methods=["contrast", "raw"]).summary()
     print(f"{len(heads)} heads: {', '.join(map(str, heads))}")

@@ -47,7 +47,7 @@ def bare(model: qk.Model, batches: list[Any]) -> None:
 
 def stream(model: qk.Model, prompts: qk.Contrast, heads: tuple[qk.Head, ...]) -> Any:
     sites, encoded = sites_of(model, heads), Encodings(prompts.examples, Encoder.of(model.tokenizer))
-    marked = Marked.of("boxes", encoded, Census.of(encoded), "plain", 0)
+    marked = Marked.of("boxes", encoded, Census.of(encoded, prompts), "plain", 0)
     return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, Pass((marked,)))["boxes"]
 
 

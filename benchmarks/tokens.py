@@ -33,21 +33,21 @@ def main() -> None:
     def rows(examples: Iterable[Example]) -> list[Row]:
         return [tuple(text.ids for text in example.texts) for example in encoder.encode(enumerate(examples))]
 
-    def twins(task: BindingTask, *names: str) -> list[Row]:
-        return joined([rows(task.contrasts[name]) for name in names])
+    def twins(task: BindingTask) -> list[Row]:
+        return joined([rows(contrast) for contrast in task.contrasts.values()])
 
-    reflexive = rows(task.contrasts["reflexive"][: size.reflexive])
+    reflexive = rows(task.extra["reflexive"][: size.reflexive])
     changed = [rows(pair[1] for pair in task.counterfactuals(factor)) for factor in FACTORS]
     parts = {
         "search": rows(task.search),
-        "order, the paper's": rows(task.contrasts["order"]),
-        "order, lexical and reflexive twins": joined([twins(task, "order_free", "lexical"), reflexive]),
+        "order, the paper's": rows(task.extra["order_fixed"]),
+        "order, lexical and reflexive twins": joined([twins(task), reflexive]),
         "tests": joined([rows(task.test), *changed]),
         "effect on the output, unedited": rows(task.test),
     }
     for n in size.entities:
         few = qk.tasks.binding(n_search=1, n_train=MOST_FOR_ENTITIES, n_test=1, n_entities=n, **options)
-        parts[f"{n} entities"] = twins(few, "order_free", "lexical")
+        parts[f"{n} entities"] = twins(few)
     counted = {name: counts(own) for name, own in parts.items()}
     counted["in all"] = tuple(map(sum, zip(*counted.values(), strict=True)))
     for name, (texts, tokens, run) in counted.items():

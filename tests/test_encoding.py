@@ -267,6 +267,38 @@ def test_encode__encoders_have_no_default_query() -> None:
     assert "an encoder has no default" in refused(word_piece(), twin, causal=False)
 
 
+@pytest.mark.parametrize(
+    ("markup", "options", "first"),
+    [
+        ("[-The] hat [+is] in", {}, True),
+        ("The [-hat] [+is] in", {}, False),
+        ("[?The]", {"causal": False}, False),  # an encoder has no sink in front
+        ("The [-hat] [+is] in Box", {"max_length": 4}, True),  # what is in front is cut off
+    ],
+)
+def test_encode__says_whether_a_mark_is_on_the_first_token(markup: str, options: Any, first: bool) -> None:
+    tokenizer = byte_level(words=("The",))
+    tokenizer.truncation_side = "left"
+    try:
+        marked = Example.parse(markup if "+" in markup else f"{markup} hat [-is] [+in]")
+        assert one(tokenizer, marked, **options).on_first is first
+    finally:
+        tokenizer.truncation_side = "right"
+
+
+def test_encode__a_token_that_the_tokenizer_put_in_front_is_not_a_word() -> None:
+    tokenizer = byte_level(around="<s> $A")
+    assert not one(tokenizer, "[-The] hat [+is] in").on_first
+    marked = Text(PLAIN, None, (Span(0, 1, unit="token"),), (Span(5, 6, unit="token"),))
+    assert not one(tokenizer, Example(marked)).on_first  # marked on purpose
+
+
+def test_encode__names_the_marked_words_that_are_several_tokens() -> None:
+    text = one(byte_level(), "The hat [-marmalade] is [+in] [?Boxes]")
+    assert set(text.split) == {"marmalade", "Boxes"}
+    assert one(byte_level(), BOXES).split == ()
+
+
 # Refusals
 
 

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "files", "memory", "options"],
+    ["errors", "files", "memory", "options", "notes"],
     ["heads", "runs", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     ["markup", "contrasts"],
@@ -34,6 +34,7 @@ FLOORS = [
     [
         "core.frozen",
         "core.moments",
+        "core.groups",
         "core.covariance",
         "core.metrics",
         "core.rank",
@@ -104,7 +105,7 @@ FLOORS = [
     ],
     ["models.blocks", "models.caches", "models.continuation"],
     ["models.digest", "models.loading"],
-    ["passes", "capture", "checkpoint"],
+    ["texts", "passes", "capture", "checkpoint"],
     [
         "pipeline.inputs",
         "pipeline.readers",

@@ -25,18 +25,21 @@ WORDS = ["hat", "jam", "pen", "cup", "key", "map", "ring", "coin", "book", "lamp
 
 
 def contrast(n=40, twins=False, seed=0, name="boxes"):
+    """Texts of which no two are the same, nor are their twins; the same texts with and without twins."""
     rng = np.random.default_rng(seed)
-    examples = []
-    for i in range(n):
+    examples, seen = [], set()
+    while len(examples) < n:
         things = list(rng.permutation(WORDS)[: rng.integers(2, 6)])
         asked = int(rng.integers(len(things)))
         texts = []
-        for word in (None, "drum") if twins else (None,):
+        for word in (None, "drum"):
             named = [word if word and j == asked else thing for j, thing in enumerate(things)]
             marks = [f"the {thing} in [{'+' if j == asked else '-'}{'ABCDEF'[j]}]" for j, thing in enumerate(named)]
             texts.append(", ".join(marks) + f". The {named[asked]} in [?box]")
-        weight = float(rng.uniform(0.5, 2))
-        examples.append(Example.parse(texts[0], twin=texts[1] if twins else None, weight=weight, group=f"g{i // 2}"))
+        weight, group = float(rng.uniform(0.5, 2)), f"g{len(examples) // 2}"
+        if seen.isdisjoint(own := {Text.parse(text).text for text in texts}):
+            examples.append(Example.parse(texts[0], twin=texts[1] if twins else None, weight=weight, group=group))
+            seen |= own
     return Contrast(name, tuple(examples))
 
 
@@ -135,7 +138,7 @@ def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch)
 
     def stream(examples):
         encoded = Encodings(examples, Encoder.of(model.tokenizer))
-        marked = Marked.of("boxes", encoded, Census.of(encoded), "plain", 0)
+        marked = Marked.of("boxes", encoded, Census.of(encoded, examples), "plain", 0)
         batches = Batches(model, sorted(model.layers), batch_size=7)
         return stream_moments(batches, sites_of(model, heads), Pass((marked,)))["boxes"]
 
@@ -256,7 +259,7 @@ def test_decompose__warns_of_few_examples_in_the_contrast_metric():
 
 def test_marked__groups_reach_folds_and_nulls(model):
     encoded = Encodings(contrast(40), Encoder.of(model.tokenizer))
-    marked = Marked.of("boxes", encoded, Census.of(encoded), "plain", 0)
+    marked = Marked.of("boxes", encoded, Census.of(encoded, contrast(40)), "plain", 0)
     folds, numbers = {}, {}
     for example, fold, number in zip(marked.examples, marked.fold, marked.group, strict=True):
         folds.setdefault(example.group, set()).add(fold)

@@ -85,6 +85,50 @@ def test_heldout_rank__sees_nothing_in_random_labels():
     assert feature.rank_energy > 0
 
 
+def copies(vectors, times):
+    """The same vectors several times, one after another."""
+    return Vectors(*(own.repeat(times, 1) for own in (vectors.query, vectors.positive, vectors.negative)))
+
+
+def test_heldout_rank__sees_nothing_in_copies_of_null_data():
+    drawn = [planted(60, d=8, rank=1, seed=seed, null=True)[0] for seed in range(96)]
+    once = [decompose_vector_sets({"z": v})["z", "L0H0"].rank_heldout for v in drawn]
+    with pytest.warns(UserWarning, match="240 of 300 examples of 'z' repeat the vectors of another.*60 groups"):
+        found = [decompose_vector_sets({"z": copies(v, 5)})["z", "L0H0"] for v in drawn]
+    assert sum(rank > 0 for rank in once) <= 2
+    assert sum(feature.rank_heldout > 0 for feature in found) <= 2
+    assert all(any("240 of 300 examples" in note for note in feature.notes) for feature in found)
+
+
+def test_grouping__copies_are_one_group_with_those_that_were_given():
+    vectors, _, _ = planted(6, d=4, rank=1)
+    whole = copies(vectors, 2)
+    assert whole.grouping().group == (*range(6), *range(6))
+    given = Vectors(whole.query, whole.positive, whole.negative, group=[*"aabcde", *"fghijj"])
+    assert given.grouping().group == (0, 0, 2, 3, 4, 4, 0, 0, 2, 3, 4, 4)  # f and g are a, the copy of d and e are one
+    turned = Vectors(whole.query, whole.positive.clone(), whole.negative.clone())
+    turned.positive[6:], turned.negative[6:] = whole.negative[6:], whole.positive[6:]
+    assert turned.grouping().group == whole.grouping().group  # the same text, marked otherwise
+    assert Vectors(vectors.query, vectors.positive, vectors.negative).grouping().repeated == 0
+
+
+def test_grouping__a_twin_that_is_the_text_of_another_joins_them():
+    g = torch.Generator().manual_seed(0)
+    query, key = torch.randn(7, 4, generator=g), torch.randn(7, 4, generator=g)
+    chain = Vectors(query[:6], key[:6], key[1:], twin_query=query[1:])
+    assert chain.grouping().group == (0,) * 6
+    apart = Vectors(query[:6:2], key[:6:2], key[1::2], twin_query=query[1::2])
+    assert apart.grouping().group == (0, 1, 2)
+
+
+def test_heldout_test__says_that_repeats_left_too_few_groups():
+    vectors, _, _ = planted(5, d=4, rank=1)
+    with pytest.warns(UserWarning, match="there are 5 groups"):
+        feature = decompose_vector_sets({"z": copies(vectors, 20)})["z", "L0H0"]
+    assert feature.rank_heldout is None
+    assert any("needs 8 groups of examples, and there are 5" in note for note in feature.notes)
+
+
 def test_strengths__stand_out_of_the_null_exactly_at_the_planted_rank():
     vectors, _, _ = planted(600, seed=2)
     spectrum = decompose_vectors(vectors.query, vectors.positive, vectors.negative).spectrum

@@ -76,6 +76,18 @@ def test_binding__whole_study_is_kept_and_taken_up_again(name, tmp_path, monkeyp
     assert torch.equal(again.outcome.values, found.outcome.values)
 
 
+@pytest.mark.filterwarnings("ignore:Only")
+def test_binding__features_are_those_of_what_the_task_hands_out(made):
+    model, study = made[0], BindingStudy.load(made[1])
+    task = qk.tasks.binding(3, tokenizer=model.tokenizer, n_train=TINY.train)
+    found = qk.decompose(model, task.contrasts, heads=study.heads, rank="own", progress=False)
+    assert found.choices == study.features.choices
+    assert found.provenance["contrasts"] == study.features.provenance["contrasts"]
+    for key, feature in study.features.items():
+        assert torch.allclose(found[key].strengths, feature.strengths, rtol=1e-4)  # other texts share the pass
+        assert found[key].rank == feature.rank
+
+
 def _command(arguments, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["qkprism", *arguments])
     with pytest.raises(SystemExit) as left:

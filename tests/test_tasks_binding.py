@@ -34,7 +34,7 @@ FEW = dict.fromkeys(SIZES, 4)
 
 every_schema = pytest.mark.parametrize("schema", SCHEMAS)
 every_phrasing = pytest.mark.parametrize("phrasing", PHRASINGS)
-twins = pytest.mark.parametrize("name", ["order_free", "lexical", "reflexive"])
+twins = pytest.mark.parametrize("name", ["order", "lexical", "reflexive"])
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,11 @@ def differing(first: dict[str, Any], second: dict[str, Any]) -> set[str]:
 
 
 def parts(task: BindingTask) -> list[Contrast]:
-    return [*task.contrasts.values(), task.search, task.test]
+    return [*drawn(task).values(), task.search, task.test]
+
+
+def drawn(task: BindingTask) -> dict[str, Contrast]:
+    return {**task.contrasts, **task.extra}
 
 
 def texts(contrast: Contrast) -> list[Text]:
@@ -105,11 +109,12 @@ def test_balanced__is_in_random_order() -> None:
 
 
 def test_binding__is_as_documented(task: BindingTask) -> None:
-    assert list(task.contrasts) == ["order", "order_free", "lexical", "reflexive"]
-    assert {name: contrast.name for name, contrast in task.contrasts.items()} == {n: n for n in task.contrasts}
+    assert list(task.contrasts) == ["order", "lexical"]
+    assert list(task.extra) == ["reflexive", "order_fixed"]
+    assert {name: contrast.name for name, contrast in drawn(task).items()} == {n: n for n in drawn(task)}
     assert [len(part) for part in parts(task)] == [28] * 4 + [12] * 2
     assert all(part.key_labels == ("order", "entity") for part in parts(task) if part.name != "reflexive")
-    assert task.contrasts["reflexive"].key_labels == ("order", "entity", "label")
+    assert task.extra["reflexive"].key_labels == ("order", "entity", "label")
 
 
 @every_schema
@@ -138,7 +143,7 @@ def test_binding__held_out_entities_are_in_no_contrast(task: BindingTask) -> Non
         return {entity for part in contrasts for text in texts(part) for entity, _ in clauses(text)}
 
     assert not set(task.entities) & set(task.held_out)
-    assert used(*task.contrasts.values(), task.search) <= set(task.entities)
+    assert used(*drawn(task).values(), task.search) <= set(task.entities)
     assert used(task.test) <= set(task.held_out)
     assert set(task.entities) | set(task.held_out) == set(SCHEMAS["boxes"].entities)
 
@@ -165,8 +170,8 @@ def test_binding__n_entities_fixes_the_set() -> None:
 # What each contrast varies
 
 
-def test_order__same_entities_and_same_question(task: BindingTask) -> None:
-    order = task.contrasts["order"]
+def test_order_fixed__same_entities_and_same_question(task: BindingTask) -> None:
+    order = task.extra["order_fixed"]
     assert len({frozenset(entity for entity, _ in clauses(text)) for text in texts(order)}) == 1
     assert len({question(text) for text in texts(order)}) == 1
     assert len({tuple(entity for entity, _ in clauses(text)) for text in texts(order)}) > 10
@@ -174,18 +179,18 @@ def test_order__same_entities_and_same_question(task: BindingTask) -> None:
 
 @twins
 def test_twins__differ_in_one_factor_of_the_positive_key(task: BindingTask, name: str) -> None:
-    factor = {"order_free": "order", "lexical": "lexical", "reflexive": "label"}[name]
-    for example in task.contrasts[name]:
+    factor = {"order": "order", "lexical": "lexical", "reflexive": "label"}[name]
+    for example in drawn(task)[name]:
         first, second = example.texts
         assert differing(factors(first), factors(second)) == {factor}
 
 
 @twins
 def test_twins__have_equal_surroundings(task: BindingTask, name: str) -> None:
-    for example in task.contrasts[name]:
+    for example in drawn(task)[name]:
         first, second = map(clauses, example.texts)
         differ = [place for place, (one, other) in enumerate(zip(first, second, strict=True)) if one != other]
-        if name == "order_free":
+        if name == "order":
             assert sorted(first) == sorted(second)
             assert len(differ) == 2
         else:
@@ -196,7 +201,7 @@ def test_twins__have_equal_surroundings(task: BindingTask, name: str) -> None:
 
 @every_schema
 def test_twins__are_of_the_same_texts_in_all_contrasts(schema: str) -> None:
-    contrasts = [made(schema, "cloze").contrasts[name] for name in ("order_free", "lexical", "reflexive")]
+    contrasts = [drawn(made(schema, "cloze"))[name] for name in ("order", "lexical", "reflexive")]
     for examples in zip(*contrasts, strict=True):
         assert len({example.text.text for example in examples}) == 1
         assert len({example.twin.text for example in examples if example.twin}) == 3

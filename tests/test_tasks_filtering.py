@@ -38,7 +38,7 @@ def test_category__refuses_what_no_text_can_be_made_of() -> None:
 
 
 def parts(task: FilteringTask) -> list[Contrast]:
-    return [*task.contrasts.values(), task.search, task.test]
+    return [*task.extra.values(), *task.contrasts.values(), task.search, task.test]
 
 
 def items(text: Text) -> dict[str, str]:
@@ -61,7 +61,7 @@ def test_categories__share_no_word() -> None:
 
 
 def test_filtering__is_as_documented(task: FilteringTask) -> None:
-    assert list(task.contrasts) == [*CATEGORIES, "pooled"]
+    assert (list(task.contrasts), list(task.extra)) == (["pooled"], [*CATEGORIES])
     assert [len(part) for part in parts(task)] == [2] * 13 + [2 * 13, 13, 13]
     assert all(part.key_labels == ("category",) for part in parts(task))
 
@@ -87,7 +87,7 @@ def test_filtering__asks_for_no_category_that_shares_members_with_another(task: 
 
 def test_filtering__a_contrast_asks_for_its_category_and_the_others_for_all(task: FilteringTask) -> None:
     for name in CATEGORIES:
-        assert {example.labels["category"] for example in task.contrasts[name]} == {name}
+        assert {example.labels["category"] for example in task.extra[name]} == {name}
     for part in (task.contrasts["pooled"], task.contrasts["pooled"][:13], task.search, task.test):
         counts = Counter(example.labels["category"] for example in part)
         assert set(counts) == set(CATEGORIES)
@@ -95,7 +95,7 @@ def test_filtering__a_contrast_asks_for_its_category_and_the_others_for_all(task
 
 
 def test_filtering__held_out_items_are_in_no_contrast(task: FilteringTask) -> None:
-    train, held = used(*task.contrasts.values(), task.search), used(task.test)
+    train, held = used(*task.contrasts.values(), *task.extra.values(), task.search), used(task.test)
     assert not train & held
     for name, category in CATEGORIES.items():
         assert set(task.items[name]) | set(task.held_out[name]) == set(category.items)
@@ -118,13 +118,13 @@ def test_filtering__a_seed_is_a_task() -> None:
 def test_filtering__the_size_of_one_part_changes_no_other() -> None:
     small, large = filtering(**SIZES), filtering(**SIZES | {"n_train": 3})
     assert small.test == large.test
-    assert large.contrasts["birds"][:2] == small.contrasts["birds"]
+    assert large.extra["birds"][:2] == small.extra["birds"]
 
 
 def test_filtering__takes_other_categories_and_sizes() -> None:
     shapes = Category("shapes", ("square", "circle", "cube", "cone"))
     task = filtering(["fruits", shapes], n_categories=2, n_items=2, **SIZES)
-    assert list(task.contrasts) == ["fruits", "shapes", "pooled"]
+    assert [*task.extra, *task.contrasts] == ["fruits", "shapes", "pooled"]
     assert sorted(Counter(items(task.test[0].text).values()).items()) == [("fruits", 2), ("shapes", 2)]
 
 

@@ -10,13 +10,14 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 import torch
 
-from qkprism.core.moments import MAX_CELLS, assign_folds, group_numbers, group_weights
+from qkprism.contrasts import Example
+from qkprism.core.moments import MAX_CELLS, assign_folds, group_weights
 from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
 from qkprism.options import Reading
+from qkprism.texts import TextCount, Texts
 
 Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pass
@@ -26,7 +27,7 @@ Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pas
 class Census:
     """What must be known of all examples of a contrast before any is run: they are not kept, and this is."""
 
-    named: tuple[int | str, ...]  # the group of each example, or its number
+    texts: Texts
     weights: tuple[float, ...]
     lengths: tuple[int, ...]
     tokens: tuple[bytes, ...]  # a digest of the tokens of the first text
@@ -34,21 +35,21 @@ class Census:
     freedom: int  # marked keys, less one for each example
 
     @classmethod
-    def of(cls, encoded: Iterable[EncodedExample]) -> Census:
+    def of(cls, encoded: Iterable[EncodedExample], examples: Iterable[Example]) -> Census:
         """Count examples one by one; the fullest label cells of two keys or more get a number."""
-        named, weights, lengths, tokens, freedom = [], [], [], [], 0
+        lengths, weights, freedom, texts = [], [], 0, TextCount()
         cells: Counter[Cell] = Counter()
-        for example in encoded:
-            named.append(example.index if example.group is None else example.group)
-            weights.append(example.weight)
-            lengths.append(example.length)
-            tokens.append(blake2b(repr(example.text.ids).encode(), digest_size=16).digest())
-            keys = [key for text in example.texts for key in text.keys]
+        for tokens, written in zip(encoded, examples, strict=True):
+            texts.add(tokens, written)
+            weights.append(tokens.weight)
+            lengths.append(tokens.length)
+            keys = [key for text in tokens.texts for key in text.keys]
             freedom += len(keys) - 1
             cells.update(cell_of(key.labels) for key in keys if key.labels)
         fullest = [cell for cell, count in cells.most_common(MAX_CELLS) if count > 1]
-        cell_numbers = {cell: i for i, cell in enumerate(fullest)}
-        return cls(tuple(named), tuple(weights), tuple(lengths), tuple(tokens), cell_numbers, freedom)
+        first = tuple(digests[0] for digests in texts.digests)
+        numbers = {cell: i for i, cell in enumerate(fullest)}
+        return cls(texts.texts(), tuple(weights), tuple(lengths), first, numbers, freedom)
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class Marked:
     @classmethod
     def of(cls, name: str, encoded: Encodings, census: Census, reading: Reading, seed: int) -> Marked:
         """Order examples (longest first) and assign folds."""
-        folds, groups = assign_folds(census.named, seed), group_numbers(census.named)
-        group_weight = group_weights(census.named, torch.tensor(census.weights)).tolist()
+        groups = census.texts.grouping.group
+        folds, group_weight = assign_folds(groups, seed), group_weights(groups, torch.tensor(census.weights)).tolist()
         order = sorted(range(len(encoded)), key=lambda i: (-census.lengths[i], i))
         tokens = tuple(census.tokens[i] for i in order)
         return cls(

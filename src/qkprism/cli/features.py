@@ -250,7 +250,7 @@ def _show(features: Any, as_json: bool) -> None:
     best = frame.sort_values("t", ascending=False)
     title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"
     print_table(best.head(30), shown, title)
-    for note in dict.fromkeys(note for feature in features.values() for note in feature.notes):
+    for note in features.notes:
         typer.echo(f"Note: {note}")
 
 

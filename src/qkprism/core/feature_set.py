@@ -61,13 +61,18 @@ class Features(Mapping[tuple[str, Head], Feature]):
         provenance: Mapping[str, Any] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Features:
-        """Decompose moments; `progress` is told the number of heads done."""
+        """Decompose moments; `progress` is told the number of heads done.
+
+        What the provenance notes of a contrast's examples stands in its features too.
+        """
         found: list[Feature] = []
         for layer in layers.values():
             found.extend(decompose_layer(layer.moments, layer.heads, layer.scaling, choices, provenance))
             if progress:
                 progress(len(layer.heads))
-        ordered = {(f.contrast, f.head): f for name in _names(layers) for f in found if f.contrast == name}
+        noted = {name: _noted(provenance or {}, name) for name in _names(layers)}
+        found = [replace(f, notes=(*f.notes, *noted[f.contrast])) for f in found]
+        ordered = {(f.contrast, f.head): f for name in noted for f in found if f.contrast == name}
         return cls(ordered, layers, choices, provenance or {})
 
     def __getitem__(self, key: tuple[str, HeadLike] | HeadLike) -> Feature:
@@ -110,6 +115,11 @@ class Features(Mapping[tuple[str, Head], Feature]):
     @property
     def heads(self) -> tuple[Head, ...]:
         return tuple(dict.fromkeys(head for _, head in self.features))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to be careful about in any of the features, each once."""
+        return tuple(dict.fromkeys(note for feature in self.values() for note in feature.notes))
 
     def joint(self, head: HeadLike) -> Joint:
         """The joint oblique projectors of all contrasts in a head."""
@@ -209,6 +219,10 @@ class Features(Mapping[tuple[str, Head], Feature]):
 
 def _names(layers: Mapping[int, Layer]) -> tuple[str, ...]:
     return tuple(next(iter(layers.values())).moments) if layers else ()
+
+
+def _noted(provenance: Mapping[str, Any], contrast: str) -> tuple[str, ...]:
+    return tuple(provenance.get("contrasts", {}).get(contrast, {}).get("notes", ()))
 
 
 def _layer_state(number: int, layer: Layer, contrast: str) -> dict[str, Any]:

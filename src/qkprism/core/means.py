@@ -1,8 +1,14 @@
-"""Weighted means over examples with their standard errors, as additive sums: order and batches do not matter."""
+"""Weighted means over examples with their standard errors, as additive sums: order and batches do not matter.
+
+Examples of one group are not independent: `Pool` makes one value of them first, so that copies of a text do not make
+errors smaller.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Float64
@@ -50,3 +56,42 @@ class Means:
             return torch.full_like(self.sums, torch.nan)
         variance = (self.squares / self.weight - self.mean().square()).clamp(min=0)
         return (variance / (effective - 1)).sqrt()
+
+
+@dataclass
+class Pool:
+    """Makes one value of the examples of each group, their weighted mean, when the last of them has come.
+
+    >>> pool = Pool.of([0, 0, 2])
+    >>> values, weight = pool.add(torch.tensor([[1.0], [4.0]]), torch.ones(2), [0, 2])
+    >>> values.tolist(), weight.tolist()
+    ([[4.0]], [1.0])
+    >>> pool.add(torch.tensor([[3.0]]), torch.ones(1), [0])[0].tolist()
+    [[2.0]]
+    """
+
+    left: Counter[int]  # of each group, the examples that have not come
+    waiting: dict[int, tuple[Float64[Tensor, "*value"], float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, group: Sequence[int]) -> Pool:
+        """For examples of which these are the groups."""
+        return cls(Counter(group))
+
+    def add(
+        self, values: Float[Tensor, " example *value"], weight: Float[Tensor, " example"], group: Sequence[int]
+    ) -> tuple[Float64[Tensor, " complete *value"], Float64[Tensor, " complete"]]:
+        """Take the values of some examples and give those of the groups that are complete, with their weights."""
+        values, weight = values.double().cpu(), weight.double().cpu()
+        complete: list[tuple[Tensor, float]] = []
+        for value, heavy, number in zip(values, weight.tolist(), group, strict=True):
+            total, mass = self.waiting.pop(number, (torch.zeros_like(value), 0.0))
+            total, mass = total + heavy * value, mass + heavy
+            self.left[number] -= 1
+            if self.left[number]:
+                self.waiting[number] = (total, mass)
+            else:
+                complete.append((total / mass, mass))
+        if not complete:
+            return values[:0], weight[:0]
+        return torch.stack([value for value, _ in complete]), torch.tensor([mass for _, mass in complete]).double()

@@ -361,19 +361,13 @@ def _add_shuffles(
         moments.shuffle_product[shuffle] += (left @ right[shuffle][:, kv]).sum(0)
 
 
-def group_numbers(groups: Sequence[str | int]) -> list[int]:
-    """The index of the first example of each example's group: what its random draws go by."""
-    first: dict[str | int, int] = {}
-    return [first.setdefault(name, i) for i, name in enumerate(groups)]
+def group_weights(groups: Sequence[int], weight: Float[Tensor, " example"]) -> Float64[Tensor, " example"]:
+    """The weight of all examples of each example's group; a group goes by the number of its first example.
 
-
-def group_weights(groups: Sequence[str | int], weight: Float[Tensor, " example"]) -> Float64[Tensor, " example"]:
-    """The weight of all examples of each example's group.
-
-    >>> group_weights(["a", "b", "a"], torch.tensor([1.0, 1.0, 2.0])).tolist()
+    >>> group_weights([0, 1, 0], torch.tensor([1.0, 1.0, 2.0])).tolist()
     [3.0, 1.0, 3.0]
     """
-    number = torch.tensor(group_numbers(groups), dtype=torch.long)
+    number = torch.tensor(groups, dtype=torch.long)
     total = torch.zeros(len(number), dtype=torch.float64)
     return total.index_add_(0, number, weight.double())[number]
 

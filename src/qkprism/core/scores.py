@@ -27,7 +27,7 @@ KIND = "scores"
 
 @dataclass(frozen=True, repr=False)
 class HeadScores(Frozen):
-    """A row a head, best first; each mean with its standard error over examples.
+    """A row a head, best first; each mean with its standard error over examples, in which a repeated text counts once.
 
     accuracy            how often the most attended marked key is positive
     accuracy_all        how often the most attended token of all is a positive key

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -17,17 +18,11 @@ from torch import Tensor
 from qkprism.core.decomposition import resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Choices, Feature
-from qkprism.core.moments import (
-    Moments,
-    accumulate,
-    assign_folds,
-    group_numbers,
-    group_weights,
-    make_plan,
-    reduce_keys,
-)
+from qkprism.core.groups import Grouping
+from qkprism.core.moments import Moments, accumulate, assign_folds, group_weights, make_plan, reduce_keys
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
+from qkprism.notes import warn_of
 from qkprism.options import READINGS, Center, Rank, Reading, checked_seed, choice, finite, show
 
 _CHUNK = 1024
@@ -39,8 +34,8 @@ class Vectors:
     """The vectors of one head: a query and the positive and negative keys of each example.
 
     With `twin_query` an example is a text and its twin: `positive` is the text's key and `negative` the twin's.
-    `*_label` numbers the label cell of each key. `group` keeps related examples in one fold. Arrays of numpy and lists
-    will do for tensors.
+    `*_label` numbers the label cell of each key. `group` keeps related examples in one fold; examples with the same
+    vectors, bit by bit, are one group by themselves. Arrays of numpy and lists will do for tensors.
     """
 
     query: Float[Tensor, "example d_head"]
@@ -73,8 +68,8 @@ class Vectors:
         side = torch.where(is_positive, 1, 1 if twins else -1).expand(n, -1)
         text = (~is_positive).long().expand(n, -1) * (1 if twins else 0)
         cell = self._cells(positive.shape[:2], negative.shape[:2])
-        groups = list(range(n)) if self.group is None else self.group
-        fold, number = torch.tensor(assign_folds(groups, seed)), group_numbers(groups)
+        groups = self.grouping().group
+        fold = torch.tensor(assign_folds(groups, seed))
         weight = torch.ones(n) if self.weight is None else self.weight
         group_weight = group_weights(groups, weight)
         query = self.query[:, None, None]
@@ -90,12 +85,21 @@ class Vectors:
                 weight=weight[part],
                 group_weight=group_weight[part],
                 fold=fold[part],
-                index=number[part],
+                index=groups[part],
                 reading=reading,
                 seed=seed,
             )
             accumulate(sums, query[part], reduce_keys(sums, key[part], plan), plan)
         return sums
+
+    def grouping(self) -> Grouping:
+        """The groups that were given, joined where vectors are the same."""
+        if self.twin_query is None:
+            texts = [_digests(self.query, self.positive, self.negative)]
+        else:
+            texts = [_digests(self.query, self.positive), _digests(self.twin_query, self.negative)]
+        named = [None] * len(self.query) if self.group is None else list(self.group)
+        return Grouping.of(named, list(zip(*texts, strict=True)))
 
     def _reading(self, asked: Reading | None) -> Reading:
         if asked is not None:
@@ -104,7 +108,9 @@ class Vectors:
             if asked not in (None, "plain"):
                 raise QKPrismError(f"The reading {asked!r} needs twins: give twin_query.")
             return "plain"
-        return "symmetric" if asked in (None, "plain") else asked
+        if asked == "plain":
+            raise QKPrismError("The reading 'plain' is of examples without twins: leave twin_query out.")
+        return asked or "symmetric"
 
     def _check(self, positive: Tensor, negative: Tensor) -> None:
         for name, keys in (("positive", positive), ("negative", negative)):
@@ -165,6 +171,15 @@ def _groups(given: Any) -> list[Any]:
     return [name.item() if hasattr(name, "item") else name for name in plain]
 
 
+def _digests(query: Tensor, *keys: Tensor) -> list[bytes]:
+    """A digest of the bits of each example's query and keys, in whichever order the keys are."""
+    d_head = query.shape[-1]
+    vectors = [own.detach().cpu().reshape(len(query), -1, d_head).contiguous() for own in (query, *keys)]
+    rows = zip(*(own.view(torch.uint8).numpy() for own in vectors), strict=True)
+    bits = (own.tobytes() + b"".join(sorted(key.tobytes() for side in sides for key in side)) for own, *sides in rows)
+    return [blake2b(own, digest_size=16).digest() for own in bits]
+
+
 def decompose_vector_sets(
     vectors: Mapping[str, Vectors],
     *,
@@ -186,7 +201,10 @@ def decompose_vector_sets(
     moments = {name: own.moments(reading, seed) for name, own in vectors.items()}
     place, d_head = Head.parse(head), next(iter(moments.values())).d_head
     layer = Layer((place,), d_head**-0.5 if scaling is None else finite(scaling, "scaling"), moments)
-    return Features.from_moments({place.layer: layer}, choices, {"contrasts": {n: {} for n in vectors}})
+    notes = {name: own.grouping().notes(name, "vectors") for name, own in vectors.items()}
+    warn_of((note for own in notes.values() for note in own), 2)
+    provenance = {name: {"notes": [note.text for note in own]} for name, own in notes.items()}
+    return Features.from_moments({place.layer: layer}, choices, {"contrasts": provenance})
 
 
 def decompose_vectors(

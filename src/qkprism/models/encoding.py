@@ -40,11 +40,17 @@ class EncodedKey:
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """The ids that the model is given, with the positions of the query and of the keys."""
+    """The ids that the model is given, with the positions of the query and of the keys.
+
+    `split` are the marked words that are several tokens. `on_first`: a mark is on the first token of a causal model's
+    text, and that is a word of the text and not one that the tokenizer put in front.
+    """
 
     ids: tuple[int, ...]
     query: int
     keys: tuple[EncodedKey, ...]
+    split: tuple[str, ...] = field(default=(), compare=False)
+    on_first: bool = field(default=False, compare=False)
 
     @property
     def positive(self) -> tuple[int, ...]:
@@ -317,17 +323,24 @@ def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> 
     if all(tokens.added):
         raise QKPrismError(f"the text {text.text!r} has no tokens")
     cut = _Cut.of(tokens, rules)
-    query = cut.position(_query(text, prompt, tokens, rules), "the query")
+    found = _query(text, prompt, tokens, rules)
+    marked, split = [found[0 if rules.token == "first" else -1]], [text.query] if len(found) > 1 else []
+    query = cut.position(marked[0], "the query")
     keys, target = [], text.target
     for sign, span in text.marks:
         if sign != "?":
             name = f"the {SIDES[sign]} {_name(text, span)}"
-            chosen = _choose(_find(span, prompt, tokens, name), rules.token)
+            found = _find(span, prompt, tokens, name)
+            chosen = _choose(found, rules.token)
             keys += [rules.key(cut.position(at, name), sign == "+", span, span is target) for at in chosen]
+            marked += chosen
+            split += [span] if len(found) > 1 else []
     _check_keys(keys, query, rules)
     # In the order of the text, so that contrasts of one text with other sides gather the same keys.
+    in_order = tuple(sorted(keys, key=lambda key: key.position))
+    on_first = rules.causal and any(not tokens.added[at] and cut.position(at, "") == 0 for at in marked)
     ids = tuple(map(_shared, cut.ids(tokens.ids)))
-    return EncodedText(ids, query, tuple(sorted(keys, key=lambda key: key.position)))
+    return EncodedText(ids, query, in_order, tuple(_word_of(text, span) for span in split if span), on_first)
 
 
 @cache
@@ -336,15 +349,15 @@ def _shared(token: int) -> int:
     return token
 
 
-def _query(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> int:
+def _query(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> list[int]:
+    """The tokens of the marked query, or the last token of the text."""
     if text.query is not None:
-        found = _find(text.query, prompt, tokens, f"the query {_name(text, text.query)}")
-        return found[0 if rules.token == "first" else -1]
+        return _find(text.query, prompt, tokens, f"the query {_name(text, text.query)}")
     if not rules.causal:
         raise QKPrismError("no query is marked, and an encoder has no default; mark it with [?...]")
     if rules.chat:
-        return len(tokens.ids) - 1
-    return max(at for at, added in enumerate(tokens.added) if not added)
+        return [len(tokens.ids) - 1]
+    return [max(at for at, added in enumerate(tokens.added) if not added)]
 
 
 def _find(span: Span, prompt: Prompt, tokens: _Tokens, name: str) -> list[int]:
@@ -388,7 +401,11 @@ def _check_keys(keys: Sequence[EncodedKey], query: int, rules: _Rules) -> None:
 
 
 def _name(text: Text, span: Span) -> str:
-    return f"{span} {text.text[span.start : span.end]!r}" if span.unit == "char" else str(span)
+    return f"{span} {_word_of(text, span)!r}" if span.unit == "char" else str(span)
+
+
+def _word_of(text: Text, span: Span) -> str:
+    return text.text[span.start : span.end] if span.unit == "char" else str(span)
 
 
 @dataclass(frozen=True, slots=True)

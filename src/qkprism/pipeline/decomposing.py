@@ -22,6 +22,7 @@ from qkprism.errors import QKPrismError
 from qkprism.models.chat import Chat
 from qkprism.models.encoding import Encodings
 from qkprism.models.model import Model
+from qkprism.notes import Note, warn_of
 from qkprism.options import (
     PRESETS,
     READINGS,
@@ -49,6 +50,8 @@ from qkprism.pipeline.inputs import (
 from qkprism.runs import check_place
 
 TWINS_OF: dict[Preset, Reading] = {"paper": "paired", "paper-code": "matched"}
+
+_TWINS = ", ".join(READINGS[1:])
 
 
 @dataclass(frozen=True)
@@ -161,17 +164,19 @@ def decompose_ways(
     encoder = encoder_for(model, token, chat, max_length)
     encoded = {name: Encodings(named[name].examples, encoder) for name, _ in wanted}
     with bar(sum(map(len, encoded.values())), "examples encoded", progress) as tick:
-        census = {name: Census.of(checked(model, own, chosen, tick)) for name, own in encoded.items()}
+        census = {name: Census.of(checked(model, own, chosen, tick), named[name]) for name, own in encoded.items()}
     marked = {
         (name, reading): Marked.of(f"{name}/{reading}", encoded[name], census[name], reading, seed)
         for name, reading in wanted
     }
     for own in jobs.values():
-        _check_possible(own.choices, [marked[source] for source in own.sources.values()], sites)
+        _check_possible(own.choices, {name: marked[source] for name, source in own.sources.items()}, sites)
+    notes = {way: own.notes(census, token) for way, own in jobs.items()}
+    warn_of((note for own in notes.values() for of_contrast in own.values() for note in of_contrast), 2)
     options = {"rope": rope, "token": token, "chat": chat, "max_length": max_length}
     provenance = {
         way: provenance_of(
-            model, {name: named[given] for name, (given, _) in own.sources.items()}, own.readings, **options
+            model, {name: named[given] for name, (given, _) in own.sources.items()}, own.readings, notes[way], **options
         )
         for way, own in jobs.items()
     }
@@ -202,16 +207,30 @@ class _Job:
 
     sources: Mapping[str, tuple[str, Reading]]
     choices: Choices
+    reading: Reading | None  # that was asked for by name
 
     @classmethod
     def of(cls, way: Way, named: Mapping[str, Contrast], seed: int) -> _Job:
         picked = way.pick(named)
-        sources = {name: (given, _reading(named[given], way.chosen_reading)) for name, given in picked.items()}
-        return cls(sources, way.choices(len(picked), seed))
+        sources = {name: (given, _reading(name, named[given], way.chosen_reading)) for name, given in picked.items()}
+        if way.reading not in (None, "plain") and all(reading == "plain" for _, reading in sources.values()):
+            raise QKPrismError(
+                f"reading={way.reading!r} is of twins, and the examples of {', '.join(map(repr, sources))} have none. "
+                "Leave reading out, or give every example a twin."
+            )
+        return cls(sources, way.choices(len(picked), seed), way.reading)
 
     @property
     def readings(self) -> dict[str, Reading]:
         return {name: reading for name, (_, reading) in self.sources.items()}
+
+    def notes(self, census: Mapping[str, Census], token: TokenChoice) -> dict[str, list[Note]]:
+        """What is to be said of the examples of each contrast."""
+        found = {name: census[given].texts.notes(name, token) for name, (given, _) in self.sources.items()}
+        for name, (_, reading) in self.sources.items():
+            if reading == "plain" and self.reading not in (None, "plain"):
+                found[name].append(Note(f"{name!r} has no twins: reading={self.reading!r} has no effect on it."))
+        return found
 
     def layer(self, site: Site, sums: Mapping[str, Mapping[int, Moments]], number: int) -> Layer:
         """The moments of this way in one layer."""
@@ -219,15 +238,18 @@ class _Job:
         return Layer(site.heads, site.scaling, own)
 
 
-def _check_possible(choices: Choices, marked: Sequence[Marked], sites: Mapping[int, Site]) -> None:
+def _check_possible(choices: Choices, marked: Mapping[str, Marked], sites: Mapping[int, Site]) -> None:
     """Refuse before the pass what would fail after it."""
     d_head = max(site.d_head for site in sites.values())
     if isinstance(choices.rank, int) and choices.rank > min(site.d_head for site in sites.values()):
         raise QKPrismError(f"A rank of {choices.rank} is not possible: d_head is {d_head}.")
-    for own in marked:
-        if choices.rank == "heldout" and len(set(own.fold)) < N_FOLDS:
-            raise QKPrismError(f"The held-out rank of {own.name!r} needs {N_FOLDS} groups of examples or more.")
-    if choices.metric == "contrast" and sum(own.freedom for own in marked) < d_head:
+    for name, own in marked.items():
+        if choices.rank == "heldout" and (groups := len(set(own.group))) < N_FOLDS:
+            raise QKPrismError(
+                f"The held-out rank of {name!r} needs {N_FOLDS} groups of examples or more, and there are {groups} "
+                "(examples with the same text are one group). Give more examples, or choose another rank."
+            )
+    if choices.metric == "contrast" and sum(own.freedom for own in marked.values()) < d_head:
         raise QKPrismError(
             f"The marked keys of all examples do not span the key space of d_head {d_head} (too few examples), so the "
             "contrast metric is not defined. Give more examples, or use metric='raw'."
@@ -265,15 +287,15 @@ def _stream(
     return sums
 
 
-def _reading(contrast: Contrast, asked: Reading | None) -> Reading:
+def _reading(name: str, contrast: Contrast, asked: Reading | None) -> Reading:
     """`plain` without twins; with twins what was asked for, `symmetric` by default."""
     twins = {example.twin is not None for example in contrast}
     if asked is not None:
         choice(asked, READINGS, "a reading of twins")
     if len(twins) > 1:
-        raise QKPrismError(
-            f"Some examples of {contrast.name!r} have a twin and some do not. Split the contrast in two."
-        )
+        raise QKPrismError(f"Some examples of {name!r} have a twin and some do not. Split the contrast in two.")
     if twins == {False}:
         return "plain"
-    return "symmetric" if asked in (None, "plain") else asked
+    if asked == "plain":
+        raise QKPrismError(f"reading='plain' is of texts without twins, and {name!r} has twins. Use {_TWINS}.")
+    return asked or "symmetric"

@@ -23,6 +23,7 @@ from qkprism.models.chat import Chat
 from qkprism.models.digest import model_digest
 from qkprism.models.encoding import EncodedExample, Encoder, check_reach
 from qkprism.models.model import Model
+from qkprism.notes import Note
 from qkprism.options import Reading, TokenChoice, show
 
 Place = str | os.PathLike[str]  # of a contrast's file
@@ -188,17 +189,27 @@ def check_ids(model: Model, ids: Sequence[int], source: str) -> None:
 
 
 def provenance_of(
-    model: Model, contrasts: Mapping[str, Contrast], readings: Mapping[str, Reading], **options: Any
+    model: Model,
+    contrasts: Mapping[str, Contrast],
+    readings: Mapping[str, Reading],
+    notes: Mapping[str, Sequence[Note]],
+    **options: Any,
 ) -> dict[str, Any]:
-    """Of which model, contrasts and options features are."""
+    """Of which model, contrasts and options features are, and what is to be said of the contrasts' texts."""
     return {
         "model": model.name,
         "revision": model.revision,
         "model_digest": model_digest(model.hf),
         "dtype": str(model.dtype).removeprefix("torch."),
         "contrasts": {
-            name: {"digest": c.digest, "n": len(c), "reading": readings[name], "texts": _remembered(c)}
-            for name, c in contrasts.items()
+            name: {
+                "digest": contrast.digest,
+                "n": len(contrast),
+                "reading": readings[name],
+                "texts": _remembered(contrast),
+                "notes": [note.text for note in notes[name]],
+            }
+            for name, contrast in contrasts.items()
         },
         "options": options,
         "versions": versions(),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from qkprism.capture import Batches, Site, sites_of
 from qkprism.contrasts import Contrast
-from qkprism.core.means import Means
+from qkprism.core.means import Means, Pool
 from qkprism.core.scores import HeadScores
 from qkprism.errors import QKPrismError
 from qkprism.models.batches import Batch
@@ -15,9 +17,11 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.chat import Chat
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
+from qkprism.notes import warn_of
 from qkprism.options import HEAD_MEASURES as MEASURES
 from qkprism.options import TokenChoice, choice
 from qkprism.pipeline.inputs import Examples, Heads, bar, encode_for, examples_of, heads_of, versions
+from qkprism.texts import Texts
 
 
 def find_heads(
@@ -36,12 +40,16 @@ def find_heads(
     choice(by, MEASURES, "a measure of heads")
     chosen, examples = heads_of(model, heads), examples_of(examples)
     name = examples.name if isinstance(examples, Contrast) else None
-    batches = Batches(model, sorted(sites_of(model, chosen)), batch_size=batch_size)
+    sites = sites_of(model, chosen)
+    batches = Batches(model, sorted(sites), batch_size=batch_size)
     encoded = encode_for(model, examples, chosen, token, chat, max_length)
     if lacking := [example.source for example in encoded if not example.text.negative]:
         raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
     encoded = [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
-    sites = sites_of(model, chosen)
+    texts = Texts.of(encoded, examples)
+    notes, group = texts.notes_on_search(name or "search", token), texts.grouping.group
+    warn_of(notes, 2)
+    pools = {layer: Pool.of(group) for layer in sites}
     sums = {layer: Means.zeros(len(MEASURES), len(site.heads)) for layer, site in sites.items()}
     current: dict[int, Tensor] = {}
 
@@ -50,8 +58,9 @@ def find_heads(
 
     with bar(len(encoded), "examples", progress) as tick:
         for batch in batches.run(encoded, visit):
+            here = [group[example.index] for example in batch.examples]
             for layer, measured in current.items():
-                sums[layer].add(measured, batch.weight)
+                sums[layer].add(*pools[layer].add(measured, batch.weight, here))
             current.clear()
             tick(len(batch.examples))
     values, errors = (
@@ -63,7 +72,8 @@ def find_heads(
     if broken:
         raise QKPrismError(f"The logits of {', '.join(broken[:3])} are not finite. Check the weights, or use float32.")
     chance = sum(len(e.text.positive) / len(e.text.keys) for e in encoded) / len(encoded)
-    provenance = {"model": model.name, "revision": model.revision, "contrast": name, "versions": versions()}
+    provenance: dict[str, Any] = {"model": model.name, "revision": model.revision, "contrast": name}
+    provenance |= {"notes": [note.text for note in notes], "versions": versions()}
     return HeadScores(ordered, values, errors, len(encoded), chance, provenance=provenance).sort(by)
 
 

@@ -39,7 +39,6 @@ from qkprism.studies.binding_study import (
     EFFECTS,
     EXAMPLES,
     KIND,
-    OURS,
     REFLEXIVE,
     WAYS,
     About,
@@ -109,7 +108,8 @@ def study_binding(
     names: dict[str, Any] = {"schema": task.schema.name, "phrasing": task.phrasing.name, "ways": ways}
     names |= template_of(model, task.chat)
     prompts = replace(numbers, entities=())  # which only one part depends on
-    job = job_of(model, prompts, task.contrasts, n_pairs=n_pairs, seed=seed, test=task.test.digest, **names)
+    drawn = {**task.contrasts, **task.extra}
+    job = job_of(model, prompts, drawn, n_pairs=n_pairs, seed=seed, test=task.test.digest, **names)
     chosen, dropped = world.numbers_of_entities(entities, numbers.entities or kept_entities(folder, job))
     numbers, about = replace(numbers, entities=chosen), replace(about, entities=chosen)
     parts = Parts.open(folder, KIND, job, asdict(about))
@@ -117,7 +117,7 @@ def study_binding(
     scores = work.scores()
     heads, notes = choose_heads(scores)
     found = work.features(heads)
-    task = replace(task, contrasts={})  # they have done their part
+    task = replace(task, contrasts={}, extra={})  # they have done their part
     work = replace(work, task=task)
     features = found["ours"]
     method, why = split_method(features)
@@ -196,7 +196,7 @@ class _Work:
 
     def features(self, heads: Sequence[Head]) -> dict[str, Features]:
         """The features by every way, from one pass if any is missing."""
-        contrasts = dict(self.task.contrasts)
+        contrasts = {**self.task.contrasts, **self.task.extra}
         contrasts[REFLEXIVE] = contrasts[REFLEXIVE][: self.numbers.reflexive]
         options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
 
@@ -264,8 +264,7 @@ class _Work:
         def features(n_entities: int) -> Features:
             n_train = min(self.numbers.train, MOST_FOR_ENTITIES)
             task = world.task(n_train=n_train, n_search=1, n_test=1, n_entities=n_entities)
-            contrasts = {name: task.contrasts[source] for name, source in OURS.items()}
-            return decompose(self.model, contrasts, **options)
+            return decompose(self.model, task.contrasts, **options)
 
         def compute() -> EntityRanks:
             return EntityRanks.of([(n, features(n)) for n in self.numbers.entities])

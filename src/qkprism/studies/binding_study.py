@@ -29,14 +29,15 @@ REFLEXIVE = "reflexive"
 BOTH = "+".join(CONTRASTS)
 EXAMPLES = tuple(f"{name}, {whose}" for name in CONTRASTS for whose in ("ours", "paper"))
 EFFECTS = {"ours": "effects", "paper": "effects-paper"}  # whose features are edited, and the part that has it
-OURS = {"order": "order_free", "lexical": "lexical"}
+OURS = {name: name for name in CONTRASTS}
+PAPER = OURS | {"order": "order_fixed"}
 WAYS = {
     "ours": Way(contrasts=OURS),
     "ours, paired twins": Way(reading="paired", contrasts=OURS),
     "ours, matched twins": Way(reading="matched", contrasts=OURS),
     "three mechanisms": Way(contrasts={**OURS, REFLEXIVE: REFLEXIVE}),
-    "paper": Way(preset="paper", contrasts={name: name for name in CONTRASTS}),
-    "paper code": Way(preset="paper-code", contrasts={name: name for name in CONTRASTS}),
+    "paper": Way(preset="paper", contrasts=PAPER),
+    "paper code": Way(preset="paper-code", contrasts=PAPER),
 }
 
 

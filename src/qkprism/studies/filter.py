@@ -233,7 +233,9 @@ def _scope(
     """All parts of one set of categories."""
     features = parts.get(
         f"features-{name}",
-        lambda: decompose(model, task.contrasts, heads=heads, metric="raw", chat=task.chat, seed=seed, **common),
+        lambda: decompose(
+            model, {**task.extra, **task.contrasts}, heads=heads, metric="raw", chat=task.chat, seed=seed, **common
+        ),
         Features.load,
     )
     seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}

@@ -5,14 +5,15 @@
 The query is the last token and the keys are the tokens of the labels. What may lead from one to the other: the order
 of the clause, the entity in it (lexical), the label itself (reflexive). The contrasts, each about one of them:
 
-    order       one set of entities, one of them always asked for, in random order (the paper's). The entity is the same
-                throughout, so it is salience and falls out when q is centred; the label is not, and what q knows of it
-                stays in
-    order_free  twins: the clause asked for exchanges places with another; entity and label are the same in both
-    lexical     twins: another entity in the clause asked for and in the question; place and label are the same
-    reflexive   twins: another label in the clause asked for; place and entity are the same
+    order        twins: the clause asked for exchanges places with another; entity and label are the same in both
+    lexical      twins: another entity in the clause asked for and in the question; place and label are the same
+    reflexive    twins: another label in the clause asked for; place and entity are the same
+    order_fixed  one set of entities, one of them always asked for, in random order (the paper's `order`). The entity is
+                 the same throughout, so it is salience and falls out when q is centred; the label is not, and what q
+                 knows of it stays in
 
-The texts whose twins these are, are the same in all three contrasts, and run once.
+The texts whose twins these are, are the same in all three contrasts, and run once. The first two are what a task hands
+out to be decomposed together; `order_fixed` asks what `order` asks and takes its place, not a place beside it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ Drawn = TypeVar("Drawn")
 class BindingTask:
     """Prompts of one schema and phrasing: contrasts to find features with, and held-out entities to test them on.
 
-    contrasts   order, order_free, lexical and reflexive, of the entities in `entities`
+    contrasts   order and lexical, of the entities in `entities`: decompose them as they are
+    extra       reflexive, to be added to them; order_fixed, the paper's, to be used in the place of order
     search      examples to find heads with, of the same entities
     test        examples of the entities in `held_out`, each with a target
     chat        what the verbs take as `chat`: None for plain text
@@ -53,6 +55,7 @@ class BindingTask:
     held_out: tuple[str, ...]
     labels: tuple[str, ...]
     contrasts: Mapping[str, Contrast]
+    extra: Mapping[str, Contrast]
     search: Contrast
     test: Contrast
     scenes: tuple[Scene, ...] = field(repr=False)
@@ -91,8 +94,8 @@ def binding(
     """Prompts of `n_pairs` entities with their labels; the seed draws the prompts and splits the words.
 
     >>> task = binding(n_pairs=2, n_train=10, n_test=10)
-    >>> task.contrasts["lexical"], task.test
-    (Contrast('lexical', 10 examples), Contrast('test', 10 examples))
+    >>> [*task.contrasts.values(), task.test]
+    [Contrast('order', 10 examples), Contrast('lexical', 10 examples), Contrast('test', 10 examples)]
 
     `n_train` is the size of each contrast. With a tokenizer, words that are not one token are left out. `n_entities`
     says how many entities the contrasts draw from; with `n_pairs + 1`, the fewest, prompts differ in one at most.
@@ -121,9 +124,10 @@ def binding(
         entities=entities,
         held_out=held_out,
         labels=labels,
-        contrasts={
-            "order": contrast("order", fixed, alone),
-            **{name: contrast(name, varied, twins) for name, twins in TWINS.items()},
+        contrasts={name: contrast(name, varied, TWINS[name]) for name in ("order", "lexical")},
+        extra={
+            "reflexive": contrast("reflexive", varied, TWINS["reflexive"]),
+            "order_fixed": contrast("order_fixed", fixed, alone),
         },
         search=contrast("search", search, alone),
         test=contrast("test", _numbered(scenes), alone),

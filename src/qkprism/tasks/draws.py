@@ -90,7 +90,7 @@ def alone(scene: Scene) -> Twins:
     return scene, None
 
 
-def order_free(drawn: Changeable) -> Twins:
+def order(drawn: Changeable) -> Twins:
     """The clause asked for and another one, exchanged in the twin."""
     twin = exchange(drawn.scene, "order")
     return replace(drawn.scene, target=None), replace(twin, target=None)
@@ -112,4 +112,4 @@ def _with(values: tuple[str, ...], place: int, value: str) -> tuple[str, ...]:
     return (*values[:place], value, *values[place + 1 :])
 
 
-TWINS: dict[str, Callable[[Changeable], Twins]] = {"order_free": order_free, "lexical": lexical, "reflexive": reflexive}
+TWINS: dict[str, Callable[[Changeable], Twins]] = {"order": order, "lexical": lexical, "reflexive": reflexive}

@@ -4,7 +4,8 @@
 
 The query is the last token. Positive keys are the items of the category asked for, negative keys all other items. A
 contrast of one category asks always the same question, so its query hardly varies: with q centred nothing is left to
-match, and without, the mean part alone gives rank 1. The pooled contrast asks for every category.
+match, and without, the mean part alone gives rank 1. The pooled contrast asks for every category, and is what a task
+hands out; those of single categories are its parts, for comparison.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ LISTINGS = {
 class FilteringTask:
     """Lists to find the features of categories with, and lists of held-out items to test them on.
 
-    contrasts   one of each category by its name, and all of them together as "pooled"
+    contrasts   all categories together, as "pooled": decompose it as it is
+    extra       one contrast of each category by its name: the parts of "pooled", to be decomposed beside it in the raw
+                metric only (the paper's subspace is the span of their directions)
     search      examples to find heads with, of the items in `items`
     test        examples of the items in `held_out`, each with a target in another category
     chat        what the verbs take as `chat`: None for plain text
@@ -63,6 +66,7 @@ class FilteringTask:
     items: Mapping[str, tuple[str, ...]]
     held_out: Mapping[str, tuple[str, ...]]
     contrasts: Mapping[str, Contrast]
+    extra: Mapping[str, Contrast]
     search: Contrast
     test: Contrast
 
@@ -87,8 +91,8 @@ def filtering(
     """Lists of `n_items` items in each of `n_categories` categories; the seed draws the lists and splits the words.
 
     >>> task = filtering(["fruits", "animals"], n_categories=2, n_train=10)
-    >>> list(task.contrasts.values())
-    [Contrast('fruits', 10 examples), Contrast('animals', 10 examples), Contrast('pooled', 20 examples)]
+    >>> list(task.contrasts.values()), list(task.extra.values())
+    ([Contrast('pooled', 20 examples)], [Contrast('fruits', 10 examples), Contrast('animals', 10 examples)])
 
     `n_train` is the size of the contrast of each category. Categories that share members with the one asked for are
     not in its list. With a tokenizer, words that are not one token are left out.
@@ -104,16 +108,15 @@ def filtering(
     train = _Lists(chosen, {name: first for name, (first, _) in halves.items()}, listing, n_categories, n_items)
     held = _Lists(chosen, {name: second for name, (_, second) in halves.items()}, listing, n_categories, n_items)
     drawn = {c.name: train.draw(c.name, [c] * n_train, _rng(seed, c.name)) for c in chosen}
-    contrasts = {name: train.contrast(name, own) for name, own in drawn.items()}
     # One of each in turn, so that a slice of the pooled contrast is balanced too.
     turns = [own for turn in zip(*drawn.values(), strict=True) for own in turn]
-    contrasts[POOLED] = train.contrast(POOLED, turns, "all categories")
     return FilteringTask(
         categories=chosen,
         listing=listing,
         items=train.items,
         held_out=held.items,
-        contrasts=contrasts,
+        contrasts={POOLED: train.contrast(POOLED, turns, "all categories")},
+        extra={name: train.contrast(name, own) for name, own in drawn.items()},
         search=train.mixed("search", n_search, _rng(seed, "search")),
         test=held.mixed("test", n_test, _rng(seed, "test")),
     )
