@@ -460,6 +460,7 @@ def test_score_figure__names_the_chance_level_of_accuracy():
     assert "hance" not in note(score_figure(scores_of([Head(0, 0)]), "logit_gap"), "caption")
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_score_figure__outlines_and_names_the_highest():
     heads = [Head(layer, index) for layer in range(6) for index in range(4)]
     scores = scores_of(heads)
@@ -473,6 +474,7 @@ def test_score_figure__outlines_and_names_the_highest():
     assert "Grey: not scored" in note(fig, "caption")
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_score_figure__all_nan_and_one_head():
     scores = scores_of([Head(9, 9)])
     for name in MEASURES:

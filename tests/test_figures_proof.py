@@ -211,6 +211,7 @@ def test_effects_figure__features_have_their_colours_and_combinations_ink():
     assert list(trace.marker.color) == [FEATURE_COLORS[0], FEATURE_COLORS[1], INK] * 2
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_effects_figure__gaussian_draws_fill_no_mark():
     effects = effects_of()
     effects.spread.mul_(0.1)
@@ -225,6 +226,7 @@ def test_effects_figure__gaussian_draws_fill_no_mark():
     assert "Gaussian draws count for nothing" in note(fig, "caption").replace("<br>", " ")
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_effects_figure__filled_only_if_all_evidence_is_beaten():
     effects = effects_of()
     effects.spread.mul_(0.1)
@@ -271,6 +273,7 @@ def test_effects_figure__menu_shows_what_a_figure_of_that_measure_shows():
     assert fig.layout.updatemenus[0].active == effects.measures.index("shift")
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_effects_figure__many_heads_are_those_with_the_largest_gain():
     effects = effects_of(names=("order",), methods=("raw",), heads=[f"L{i}H0" for i in range(20)])
     row = effects.entries.index(Entry(GIVEN, "order", "raw", "feature"))
@@ -283,6 +286,7 @@ def test_effects_figure__many_heads_are_those_with_the_largest_gain():
     assert "Drawn" not in note(effects_of().plot(), "caption")
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_effects_figure__one_target_at_a_time():
     effects = effects_of(targets=(GIVEN, "order"))
     effects.values[:] = torch.arange(len(effects.entries))[:, None]
@@ -306,6 +310,7 @@ def test_effects_figure__grows_for_many_combinations():
 
 
 @pytest.mark.parametrize(("low", "high", "zero"), [(0.1, 0.9, True), (0.48, 0.53, False), (-3.0, -0.5, True)])
+@torch.inference_mode()  # in which tensors of results can be written
 def test_effects_figure__axis_has_all_marks_and_zero_if_it_is_near(low, high, zero):
     effects = effects_of(heads=("L1H2",))
     effects.values[:] = torch.linspace(low, high, len(effects.entries))[:, None]
@@ -315,6 +320,7 @@ def test_effects_figure__axis_has_all_marks_and_zero_if_it_is_near(low, high, ze
     assert (bottom < 0 < top) == zero
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_effects_figure__nan_and_hostile_names_do_not_break_it():
     effects = effects_of(names=(EVIL, "b"), heads=("L1H2",))
     for name in ("values", "errors", "spread", "gains", "gain_errors", "advantage", "advantage_error"):
@@ -493,6 +499,7 @@ def test_attribution_figure__150_tokens_make_it_wider():
 
 
 @pytest.mark.parametrize("n", [1, 2])
+@torch.inference_mode()  # in which tensors of results can be written
 def test_attribution_figure__single_tokens_and_nan(n):
     fig = attribution_of(n, angles={}).plot()
     assert finite_ranges(fig)
@@ -544,6 +551,7 @@ def test_attributions_figure__caption_names_heads_whose_features_overlap():
     assert "overlap" not in note(attributions_of().plot(), "caption")
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_attributions_figure__nan_and_hostile_names_do_not_break_it():
     attributions = attributions_of(terms=(EVIL, "b", RESIDUAL), notes=(EVIL,), provenance={"model": EVIL})
     for values in (*attributions.values.values(), *attributions.errors.values()):

@@ -294,6 +294,7 @@ def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
         found.value("shift", head=HEADS[0], feature="colour")
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def told_of(effects, **changes):
     """The sentence of one feature after some numbers of it were changed: by control, gain and error."""
     found = replace(effects, gains=effects.gains.clone(), gain_errors=effects.gain_errors.clone())
@@ -312,6 +313,7 @@ def test_effects__a_share_of_the_whole_key_only_where_both_move_attention_to_the
             assert "of the whole key" not in told
 
 
+@torch.inference_mode()  # in which tensors of results can be written
 def test_effects__only_a_steer_may_beat_a_control_the_other_way(llama, own):
     found = qk.intervene(llama, examples(5, seed=2), own, draws=1, progress=False)
     found = replace(found, gains=-found.gains.abs() - 1, advantage=-found.advantage.abs() - 1)
