@@ -91,6 +91,7 @@ FLOORS = [
         "toy",
     ],
     [
+        "models.devices",
         "models.calls",
         "models.forest",
         "models.holding",

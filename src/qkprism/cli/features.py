@@ -11,6 +11,7 @@ import typer
 
 from qkprism.cli.app import (
     BatchOption,
+    DeviceMapOption,
     DeviceOption,
     DtypeOption,
     FileArgument,
@@ -51,13 +52,14 @@ def heads(
     limit: LimitOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score every head by how it attends to the positive keys of a contrast."""
     import qkprism as qk
 
     examples = _read(contrast, limit, model)
-    scores = qk.find_heads(qk.load(model, dtype=dtype, device=device), examples, by=by)
+    scores = qk.find_heads(qk.load(model, dtype=dtype, device=device, device_map=device_map), examples, by=by)
     frame = scores.to_frame().head(top)
     if as_json:
         print_json({"n": scores.n, "chance": scores.chance, "heads": frame.to_dict("records")})
@@ -90,6 +92,7 @@ def decompose(
     ] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
@@ -103,7 +106,7 @@ def decompose(
     named = {c.name: c for c in (_read(path, limit, model) for path in contrasts)}
     if len(named) < len(contrasts):
         raise QKPrismError("Two of the files hold contrasts of the same name.")
-    loaded = qk.load(model, dtype=dtype, device=device)
+    loaded = qk.load(model, dtype=dtype, device=device, device_map=device_map)
     scores = qk.find_heads(loaded, next(iter(named.values()))) if top else None
     picked: Any = scores.top(top) if scores and top else chosen.split(",") if chosen else None
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
@@ -148,6 +151,7 @@ def intervene(
     save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html.")] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
@@ -157,7 +161,7 @@ def intervene(
     if save is not None:
         save = check_place(save.resolve(), "effects")
     features, examples = qk.Features.load(run), _read(contrast, limit, model)
-    loaded = qk.load(model, dtype=dtype, device=device)
+    loaded = qk.load(model, dtype=dtype, device=device, device_map=device_map)
     options: dict[str, Any] = {"outcome": outcome.value, "together": not each, "draws": draws, "seed": seed}
     effects = qk.intervene(loaded, examples, features, heads=chosen.split(",") if chosen else None, **options)
     if as_json:
@@ -196,6 +200,7 @@ def attribute(
     save: Annotated[Path | None, typer.Option(help="Write the figure as .html, .png or .svg.")] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split the attention logits of a query token into features and a residual."""
@@ -203,7 +208,7 @@ def attribute(
     from qkprism.figures.saving import save_figure
 
     features = qk.Features.load(run)
-    loaded = qk.load(model, dtype=dtype, device=device)
+    loaded = qk.load(model, dtype=dtype, device=device, device_map=device_map)
     why = qk.attribute(loaded, text, features, head, method=method, order=order.split(",") if order else None)
     if as_json:
         print_json({"variance_shares": why.variance_shares(), "tokens": why.to_frame().to_dict("records")})

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qkprism.cli.app import BatchOption, DeviceOption, DtypeOption, JsonOption, app
+from qkprism.cli.app import BatchOption, DeviceMapOption, DeviceOption, DtypeOption, JsonOption, app
 from qkprism.cli.printing import print_json, print_table
 from qkprism.errors import QKPrismError
 
@@ -42,6 +42,7 @@ def binding(
     batch_size: BatchOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
@@ -56,7 +57,7 @@ def binding(
     numbers, chosen = _numbers(entities), _Chosen.of(preset, phrasing, size)
     check_options(save, schema, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
-    loaded = chosen.load(model, dtype, device)
+    loaded = chosen.load(model, dtype, device, device_map)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
     figures = binding_figures(study, umap=umap)
     frame = study.summary()
@@ -100,6 +101,7 @@ def filter_heads(
     batch_size: BatchOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
@@ -111,7 +113,7 @@ def filter_heads(
     chosen = _Chosen.of(preset, phrasing, size)
     check_options(save, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
-    study = study_filter(chosen.load(model, dtype, device), save, **options)
+    study = study_filter(chosen.load(model, dtype, device, device_map), save, **options)
     figures = filter_figures(study)
     frame = study.summary()
     found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
@@ -135,12 +137,12 @@ class _Chosen:
         preset = preset_named(name)
         return cls(preset, phrasing or preset.phrasing, size or preset.size)
 
-    def load(self, model: str | None, dtype: str | None, device: str | None) -> Any:
+    def load(self, model: str | None, dtype: str | None, device: str | None, device_map: str | None) -> Any:
         """The model; for one that was named the preset says nothing but how to ask it."""
         import qkprism as qk
 
         chosen = dtype or (self.preset.dtype if model is None else None)
-        return qk.load(model or self.preset.model, dtype=chosen, device=device)
+        return qk.load(model or self.preset.model, dtype=chosen, device=device, device_map=device_map)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Means:
 
     def add(self, values: Float[Tensor, " example *value"], weight: Float[Tensor, " example"]) -> None:
         """Add the values of some examples."""
-        values, weight = values.double().cpu(), weight.double().cpu()
+        values, weight = values.cpu().double(), weight.cpu().double()  # not every device has float64
         self.weight += float(weight.sum())
         self.weight_square += float(weight.square().sum())
         self.sums += torch.tensordot(weight, values, 1)

@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from qkprism.errors import QKPrismError
+from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
 from qkprism.runs import file_digest
 
@@ -50,6 +51,7 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     probe: Mapping[str, Tensor] | None = None,
+    quiet: bool = False,
 ) -> Model:
     """Load a model and prove that its attention can be read.
 
@@ -57,23 +59,31 @@ def load(
     >>> load("Qwen/Qwen3-4B-Instruct-2507", dtype="bfloat16", device_map="auto")   # doctest: +SKIP
     >>> load((hf_model, tokenizer))                            # doctest: +SKIP
 
-    Without `dtype` the checkpoint's own is used on accelerators, and float32 on CPUs, where half precision is slow.
+    Without `device` or `device_map` the model goes to CUDA or MPS, else to the CPU. Without `dtype` it is bfloat16 on
+    an accelerator that computes in it, else float32; "auto" is the checkpoint's own. What was chosen is said in a line
+    on stderr, unless all of it was given or `quiet`.
     """
-    if device is not None and device_map is not None:
-        raise QKPrismError("Give device or device_map, not both.")
     if isinstance(model, (PreTrainedModel, tuple)):
         return _wrap_loaded(model, dtype, device, device_map, probe)
+    placement = place(Machine.here(), dtype=dtype, device=device, device_map=device_map)
     with _one_line(model):
-        place, name = _locate(str(model))
-    chosen = _dtype(dtype, device, device_map)
+        source, name = _locate(str(model))
     arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _one_line(model):
-        config = AutoConfig.from_pretrained(place, **arguments)
-        tokenizer = _tokenizer(place, config, arguments)
-        hf = _class(config, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
-        if device is not None:
-            hf = hf.to(device)
-    return Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
+        config = AutoConfig.from_pretrained(source, **arguments)
+        tokenizer = _tokenizer(source, config, arguments)
+        options = arguments | _capped(config) | {"dtype": placement.dtype, "device_map": placement.device_map}
+        hf = _class(config, arguments).from_pretrained(source, **options)
+    loaded = Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
+    if not quiet and (dtype is None or (device is None and device_map is None)):
+        print(f"{loaded} (`device`, `device_map` and `dtype` overrule)", file=sys.stderr)
+    return loaded
+
+
+def _capped(config: PreTrainedConfig) -> dict[str, Any]:
+    """Models that cap their logits need eager attention: before 5.21 transformers took sdpa, which drops the cap."""
+    cap = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+    return {} if cap is None else {"attn_implementation": "eager"}
 
 
 def _wrap_loaded(
@@ -149,24 +159,13 @@ def converted(gguf: Path, name: str) -> Path:
 
 def _convert(gguf: Path, target: Path) -> None:
     where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    settings = transformers.GgufConfig(dequantize=True)
-    hf = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, quantization_config=settings)
+    # Before 5.17 transformers had no such config and always dequantized.
+    config = getattr(transformers, "GgufConfig", None)
+    settings = {} if config is None else {"quantization_config": config(dequantize=True)}
+    hf = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, **settings)
     tokenizer = AutoTokenizer.from_pretrained(**where)
     tokenizer.save_pretrained(target)
     hf.save_pretrained(target)
-
-
-def _dtype(dtype: str | torch.dtype | None, device: object, device_map: object) -> torch.dtype | str:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype is None:
-        on_cpu = device_map is None and (device is None or str(device).startswith("cpu"))
-        return torch.float32 if on_cpu else "auto"
-    named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(dtype, dtype)
-    found = getattr(torch, named, None)
-    if named != "auto" and not isinstance(found, torch.dtype):
-        raise QKPrismError(f"{dtype!r} is not a dtype. Use float32, bfloat16, float16 or auto.")
-    return found if isinstance(found, torch.dtype) else "auto"
 
 
 def _class(config: PreTrainedConfig, arguments: Mapping[str, Any]) -> Any:
