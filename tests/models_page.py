@@ -18,8 +18,8 @@ from tiny import SINCE, tiny
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 INTRODUCTION = """# Models
 
-Any Hugging Face model is taken whose attention goes through the attention interface of transformers. `qk.load` proves it
-on a short batch: attention rebuilt from the queries and keys it reads must be the model's own. A model that fails is
+Any Hugging Face model is taken whose attention goes through the attention interface of transformers. `qk.load` proves
+it on a short batch: attention rebuilt from the queries and keys it reads must be the model's own. A model that fails is
 refused in one sentence.
 
 This page is written by `python tests/models_page.py` from the families of `tests/test_architectures.py`, on tiny random
