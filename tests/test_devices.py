@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import qkprism as qk
 from qkprism import QKPrismError
+from qkprism.cli import app
 from qkprism.models import devices, loading
 from qkprism.models.devices import Machine, float64_device, place
 from tiny import one_thread, tiny  # noqa: F401
@@ -163,3 +166,19 @@ def test_load__keeps_the_cap_of_the_logits(tmp_path) -> None:
     tiny("gemma2", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "capped")
     tokenizer.save_pretrained(tmp_path / "capped")
     assert [layer.softcap for layer in qk.load(tmp_path / "capped").layers.values()] == [2.0, 2.0]
+
+
+def test_cli__every_command_that_loads_a_model_takes_device_map_and_dtype(folder, tmp_path) -> None:
+    commands = get_command(app).commands
+    loading_ones = {name: {own.name for own in each.params} for name, each in commands.items()}
+    loading_ones = {name: options for name, options in loading_ones.items() if "model" in options}
+    assert {"heads", "decompose", "intervene", "attribute", "binding", "filter"} <= set(loading_ones)
+    for options in loading_ones.values():
+        assert {"device", "device_map", "dtype"} <= options
+    texts = tmp_path / "boxes.jsonl"
+    texts.write_text('{"text": "The hat is in [-O], the jam is in [+Z]. The jam is in [?Box]"}\n' * 2)
+    for given in (["binding"], ["filter"], ["heads", str(texts)], ["decompose", str(texts)]):
+        place_of_it = ["--save", str(tmp_path / "run")] if given[0] != "heads" else []
+        both = ["--model", str(folder), "--device", "cpu", "--device-map", "auto", *place_of_it]
+        result = CliRunner().invoke(app, [*given, *both])
+        assert str(result.exception) == "Give device or device_map, not both."
