@@ -117,14 +117,6 @@ def test_float64_device__is_the_device_unless_it_has_none() -> None:
         assert float64_device(torch.device(name)) == torch.device(name)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    tokenizer = byte_level()
-    tiny("llama", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "little")
-    tokenizer.save_pretrained(tmp_path / "little")
-    return tmp_path / "little"
-
-
 @pytest.mark.parametrize(
     ("options", "device_map", "dtype"),
     [
