@@ -16,3 +16,15 @@ def toy_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy")
     train([*JUDGED, *OTHERS], "quick", folder=folder / "heads")
     return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a tiny language model with its tokenizer."""
+    from tiny import tiny
+    from tokenizers_for_tests import byte_level
+
+    tokenizer = byte_level()
+    tiny("llama", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "little")
+    tokenizer.save_pretrained(tmp_path / "little")
+    return tmp_path / "little"

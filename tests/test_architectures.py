@@ -17,27 +17,16 @@ from qkprism.models.model import Model
 from tiny import batch, one_thread, tiny  # noqa: F401
 
 CAUSAL = [
-    *("llama", "llama3", "llama_yarn", "llama_linear", "qwen2", "qwen3", "qwen3_next", "mistral", "mixtral", "gpt2"),
-    *(
-        "gpt_neox",
-        "opt",
-        "phi",
-        "phi3",
-        "gemma2",
-        "gemma3",
-        "gemma4",
-        "olmo2",
-        "stablelm",
-        "cohere",
-        "gpt_oss",
-        "deepseek_v3",
-    ),
-    "llava",
+    *("llama", "llama3", "llama_yarn", "llama_linear", "qwen2", "qwen3", "qwen3_next", "qwen3_5", "qwen3_5_vision"),
+    *("mistral", "mixtral", "gpt2", "gpt_neox", "opt", "phi", "phi3", "gemma2", "gemma3", "gemma4", "olmo2", "olmo3"),
+    *("smollm3", "granite", "lfm2", "nemotron_h", "stablelm", "cohere", "gpt_oss", "deepseek_v3", "llava"),
 ]
 ENCODERS = ["bert", "roberta", "modernbert", "distilbert", "albert", "esm"]
 OTHERS = ["t5", "bart", "vit", "dinov2", "clip"]
-REFUSED = ["bloom", "gptj", "gpt_neo", "falcon", "mpt"]
+BYPASSING = ["bloom", "gptj", "gpt_neo", "falcon", "mpt"]
+COMPRESSING = ["deepseek_v4"]
 EAGER_ONLY = {"gemma2", "gpt_oss"}
+HYBRIDS = {"qwen3_next": [1, 3], "qwen3_5": [1, 3], "qwen3_5_vision": [1, 3], "lfm2": [1, 3], "nemotron_h": [2, 5]}
 CASES = [
     (name, attention)
     for name in CAUSAL + ENCODERS + OTHERS
@@ -112,14 +101,22 @@ def tensors(output: object) -> Iterator[Tensor]:
             yield from tensors(value)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", BYPASSING)
 def test_wrap__refuses_what_bypasses_the_interface(name: str) -> None:
     with pytest.raises(QKPrismError, match=rf"\({name}\).*attention interface"):
         Model.wrap(tiny(name))
 
 
-def test_wrap__hybrid_models_keep_their_layer_numbers() -> None:
-    assert list(Model.wrap(tiny("qwen3_next")).layers) == [1, 3]
+@pytest.mark.parametrize("name", COMPRESSING)
+def test_wrap__refuses_keys_that_stand_for_several_tokens(name: str) -> None:
+    hf = tiny(name, attention="eager")
+    with pytest.raises(QKPrismError, match=rf"^{type(hf).__name__} has 10 keys for 8 tokens in model\.layers\.1\.self"):
+        Model.wrap(hf)
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_wrap__hybrid_models_keep_their_layer_numbers(name: str) -> None:
+    assert list(wrapped(name, "sdpa").layers) == HYBRIDS[name]
 
 
 def test_wrap__shared_weights_are_layers_of_their_own() -> None:
@@ -151,7 +148,7 @@ def test_wrap__takes_down_windows_caps_and_groups() -> None:
     assert not local.is_causal
 
 
-@pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3", "gpt_oss", "modernbert"])
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3", "olmo3", "gpt_oss", "modernbert"])
 def test_layer__window_is_where_the_logits_end(name: str) -> None:
     hf = tiny(name)
     model, inputs = Model.wrap(hf), batch(hf)

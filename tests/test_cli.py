@@ -167,6 +167,7 @@ BOXES = ["{place}/boxes.jsonl", "-m", "{place}/little"]
         (["decompose", *BOXES, "--seed", "-1"], "seed=-1 is not possible"),
         (["decompose", *BOXES, "--seed", "9" * 30], "from 0 to 4294967295"),
         (["decompose", *BOXES, "--dtype", "int8"], "'int8' is not a dtype"),
+        (["decompose", *BOXES, "--device", "cpu", "--device-map", "auto"], "Give device or device_map, not both."),
         (["decompose", *BOXES, "--heads", "L1H1,,L2"], "'' is not the name of a head"),
         (["decompose", *BOXES, "--heads", ""], "'' is not the name of a head"),
         (["decompose", *BOXES, "--heads", "", "--top", "2"], "not both"),
@@ -188,6 +189,7 @@ BOXES = ["{place}/boxes.jsonl", "-m", "{place}/little"]
         (["binding", "--dtype", "int8"], "'int8' is not a dtype"),
         (["binding", "--entities", "ten"], "is not a list of numbers"),
         (["filter", "--seed", "-1"], "seed=-1 is not possible"),
+        (["filter", "--device", "cpu", "--device-map", "auto"], "Give device or device_map, not both."),
     ],
 )
 def test_options__are_refused_before_torch_is_imported(run, tmp_path, arguments, message, monkeypatch):

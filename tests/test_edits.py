@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from planted import Lock, basis_change, orthonormal
 from qkprism import Edit, Head, QKPrismError, decompose_vector_sets
@@ -301,6 +302,15 @@ def test_conditions__without_joint_projectors_each_feature_has_its_own_and_it_is
     ranks = dict(zip(found.names, found.ranks, strict=True))
     assert ranks[Condition("feature", "z1", "contrast")] == 10
     assert ranks[Condition("feature", "z1+z2", "contrast")] == 16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_change__is_where_the_vectors_are_whatever_the_subspace(kind):
+    edit = Edit(kind, vector=torch.zeros(8)) if kind == "replace" else Edit(kind)
+    with FakeTensorMode(allow_non_fake_inputs=True):  # refuses to mix devices
+        space = Subspace(torch.zeros(8, 3).double(), torch.zeros(3, 8).double())
+        vector, partner = torch.zeros(2, 5, 8, dtype=torch.float64, device="meta")
+        assert edit.change(vector, Head(0, 0), space, partner=partner).device.type == "meta"
 
 
 def test_edit__takes_lists_and_names_of_heads():

@@ -13,15 +13,18 @@ from qkprism import capture
 from qkprism.models.forest import Forest, tree_size
 from qkprism.models.model import Model
 from test_pipeline import contrast, relative_error
-from tiny import _TEXT, VOCABULARY, one_thread, tiny  # noqa: F401
+from tiny import _TEXT, VOCABULARY, one_thread, require, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
 SHARING = [
     *("llama", "llama3", "llama_yarn", "llama_linear", "qwen2", "qwen3", "ministral3", "mixtral", "gpt2", "gpt_neox"),
-    *("opt", "phi", "phi3", "olmo2", "stablelm", "cohere", "deepseek_v3"),
+    *("opt", "phi", "phi3", "olmo2", "smollm3", "granite", "stablelm", "cohere", "deepseek_v3"),
 ]
-APART = ["llama_dynamic", "phi3_long", "qwen3_next", "bert", "roberta", "t5", "vit"]
-WINDOWS = ["mistral", "gemma2", "gemma3", "gpt_oss"]
+APART = [
+    *("llama_dynamic", "phi3_long", "qwen3_next", "qwen3_5", "qwen3_5_vision", "lfm2", "nemotron_h"),
+    *("bert", "roberta", "t5", "vit"),
+]
+WINDOWS = ["mistral", "gemma2", "gemma3", "olmo3", "gpt_oss"]
 
 texts_of_a_row = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=5)
 
@@ -88,6 +91,7 @@ def test_shares_beginnings__not_where_a_row_is_more_than_its_tokens(name):
 
 def sparse(**settings):
     """A model whose attention picks the keys that it sees, by a mask of its own."""
+    require("deepseek_v32")
     settings = _TEXT | {"intermediate_size": 40, "num_key_value_heads": 4, "max_position_embeddings": 64} | settings
     settings |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
     settings |= {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}

@@ -15,9 +15,9 @@ from tiny import VOCABULARY, one_thread, text_batch, tiny  # noqa: F401
 ROTARY = [
     *("llama", "llama3", "llama_yarn", "llama_linear", "qwen2", "qwen3", "mistral", "phi", "stablelm", "gpt_neox"),
     *("gemma2", "gemma3", "olmo2", "cohere", "gpt_oss", "deepseek_v3", "modernbert", "esm", "qwen3_next"),
-    *("llama_dynamic", "phi3_long"),
+    *("llama_dynamic", "phi3_long", "qwen3_5", "olmo3", "granite", "lfm2"),
 ]
-UNROTATED = ["gpt2", "opt", "bert", "roberta", "distilbert"]
+UNROTATED = ["gpt2", "opt", "bert", "roberta", "distilbert", "nemotron_h"]
 QUERIES = torch.tensor([7, 4])
 
 

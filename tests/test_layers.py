@@ -93,6 +93,7 @@ FLOORS = [
         "toy",
     ],
     [
+        "models.devices",
         "models.calls",
         "models.forest",
         "models.holding",

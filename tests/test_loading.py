@@ -16,14 +16,6 @@ from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
 
-@pytest.fixture
-def folder(tmp_path):
-    tokenizer = byte_level()
-    tiny("llama", vocab_size=len(tokenizer)).save_pretrained(tmp_path / "little")
-    tokenizer.save_pretrained(tmp_path / "little")
-    return tmp_path / "little"
-
-
 def test_load__reads_a_folder(folder):
     model = qk.load(folder)
     assert model.name == "little"

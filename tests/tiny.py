@@ -33,10 +33,22 @@ _BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_posit
 _LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
 _DEEPSEEK = _LATENT | {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}
 _DEEPSEEK |= {"first_k_dense_replace": 1, "moe_intermediate_size": 24, "num_key_value_heads": 4}
-_HYBRID = _GROUPED | {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
-_HYBRID |= {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "head_dim": 8}
-_HYBRID |= {"linear_value_head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_GATED = _GROUPED | {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
+_GATED |= {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "head_dim": 8}
+_GATED |= {"linear_value_head_dim": 8}
+_HYBRID = _GATED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _HYBRID |= {"shared_expert_intermediate_size": 24}
+_PATCHES = {"depth": 1, "hidden_size": 32, "intermediate_size": 40, "num_heads": 4, "out_hidden_size": 32}
+_PATCHES |= {"patch_size": 4, "num_position_embeddings": 16}
+_MAMBA = _TEXT | {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 40, "max_position_embeddings": 64}
+_MAMBA |= {"layers_block_type": ["mamba", "moe", "attention", "mlp", "mamba", "attention"], "num_hidden_layers": 6}
+_MAMBA |= {"ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 4}
+_MAMBA |= {"n_routed_experts": 4, "moe_intermediate_size": 24, "moe_shared_expert_intermediate_size": 24}
+_COMPRESSED = _TEXT | {"num_hidden_layers": 3, "head_dim": 16, "q_lora_rank": 16, "moe_intermediate_size": 24}
+_COMPRESSED |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "o_groups": 2, "o_lora_rank": 8, "hc_mult": 2}
+_COMPRESSED |= {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 4, "partial_rotary_factor": 0.5}
+_COMPRESSED |= {"sliding_window": 4, "max_position_embeddings": 64, "num_key_value_heads": 1}
+_COMPRESSED |= {"layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"]}
 _SHARING = _GROUPED | {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
 _SHARING |= {"sliding_window": 4, "head_dim": 8}
 _SHARING |= {"num_kv_shared_layers": 2, "global_head_dim": 8, "vocab_size_per_layer_input": VOCABULARY}
@@ -52,6 +64,9 @@ _LLAMA3 = _STRETCHED | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LONG = _rope("longrope", short_factor=[1.0] * 4, long_factor=[2.0, 3.0, 4.0, 5.0])
 _LONG |= {"original_max_position_embeddings": 16}
 
+SINCE = {"deepseek_v4": (5, 8), "deepseek_v32": (5, 12), "t5": (5, 15)}
+"""The transformers from which a family can be read, where that is after the oldest version allowed."""
+
 # name: (model class, config class, config arguments)
 _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", _GROUPED),
@@ -62,6 +77,13 @@ _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", _GROUPED | {"head_dim": 16}),
     "qwen3_next": ("Qwen3NextForCausalLM", "Qwen3NextConfig", _HYBRID),
+    "qwen3_5": ("Qwen3_5ForCausalLM", "Qwen3_5TextConfig", _GATED),
+    "qwen3_5_vision": (
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5Config",
+        {"text_config": _GATED, "vision_config": _PATCHES, "image_token_id": 60, "video_token_id": 59}
+        | {"vision_start_token_id": 58, "vision_end_token_id": 57},
+    ),
     "mistral": ("MistralForCausalLM", "MistralConfig", _GROUPED | {"sliding_window": 4}),
     "ministral3": (
         "Ministral3ForCausalLM",
@@ -78,7 +100,9 @@ _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma2": (
         "Gemma2ForCausalLM",
         "Gemma2Config",
-        _GROUPED | {"head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 8},
+        _GROUPED
+        | {"head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 8}
+        | {"attn_implementation": "eager"},  # before 5.21 sdpa was the default, which drops the cap
     ),
     "gemma3": (
         "Gemma3ForCausalLM",
@@ -89,6 +113,19 @@ _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "gemma4": ("Gemma4ForCausalLM", "Gemma4TextConfig", _SHARING),
     "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", _GROUPED),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        "Olmo3Config",
+        _GROUPED | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "smollm3": ("SmolLM3ForCausalLM", "SmolLM3Config", _GROUPED | {"no_rope_layers": [1, 0]}),
+    "granite": ("GraniteForCausalLM", "GraniteConfig", _GROUPED | {"attention_multiplier": 0.25}),
+    "lfm2": (
+        "Lfm2ForCausalLM",
+        "Lfm2Config",
+        _GROUPED | {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 8},
+    ),
+    "nemotron_h": ("NemotronHForCausalLM", "NemotronHConfig", _MAMBA),
     "stablelm": ("StableLmForCausalLM", "StableLmConfig", _GROUPED | {"partial_rotary_factor": 0.5}),
     "cohere": ("CohereForCausalLM", "CohereConfig", _GROUPED),
     "gpt_oss": (
@@ -97,6 +134,7 @@ _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
         _GROUPED | _EXPERTS | {"head_dim": 8, "sliding_window": 4} | _rope("default"),
     ),
     "deepseek_v3": ("DeepseekV3ForCausalLM", "DeepseekV3Config", _BLOCK | _DEEPSEEK),
+    "deepseek_v4": ("DeepseekV4ForCausalLM", "DeepseekV4Config", _COMPRESSED),
     "bert": ("BertForMaskedLM", "BertConfig", _BLOCK),
     "roberta": ("RobertaForMaskedLM", "RobertaConfig", _BLOCK | {"pad_token_id": 1, "bos_token_id": 0}),
     "modernbert": (
@@ -147,6 +185,15 @@ _TABLE: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+def require(name: str) -> None:
+    """Skip a test, and say why, where the installed transformers is older than a family."""
+    since, version = SINCE.get(name, (5, 0)), tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    if version < since:
+        pytest.skip(
+            f"{name} can be read from transformers {since[0]}.{since[1]} on, here is {transformers.__version__}"
+        )
+
+
 def tiny(
     name: str,
     *,
@@ -156,6 +203,7 @@ def tiny(
     **settings: Any,
 ) -> PreTrainedModel:
     """A tiny model with sharp random attention; `settings` change its config."""
+    require(name)
     model_class, config_class, arguments = _TABLE[name]
     config: PreTrainedConfig = getattr(transformers, config_class)(**(arguments | settings))
     if attention is not None:
@@ -190,7 +238,7 @@ def batch(hf: PreTrainedModel, side: Side = "right", tokens: int = TOKENS, short
     """Whatever the model takes: two texts of which one is padded, two images, or both."""
     takes = inspect.signature(hf.forward).parameters
     inputs = text_batch(hf, side, tokens, short) if "input_ids" in takes else {}
-    if "pixel_values" in takes and hf.config.model_type != "llava":
+    if "pixel_values" in takes and hf.config.model_type not in ("llava", "qwen3_5"):  # text alone will do for these
         inputs["pixel_values"] = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(1)).to(hf.dtype)
     if hf.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.randint(3, VOCABULARY, (2, 5), generator=torch.Generator().manual_seed(2))

@@ -24,6 +24,7 @@ from qkprism.heads import Head
 from qkprism.memory import give_back
 from qkprism.models.batches import Batch, bucket, collate, pad_id
 from qkprism.models.calls import AttentionCall
+from qkprism.models.devices import float64_device
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.forest import Forest
 from qkprism.models.model import Model
@@ -262,21 +263,15 @@ def _add_chunk(
     for layer, vectors in gathered.items():
         if layer not in sums:
             sums[layer] = _empty(sites[layer], marked, vectors)
-        elif sums[layer].product.device != _home(vectors):  # read from a checkpoint
-            sums[layer] = sums[layer].to(_home(vectors))
+        elif sums[layer].product.device != float64_device(vectors.query.device):  # read from a checkpoint
+            sums[layer] = sums[layer].to(float64_device(vectors.query.device))
         if plan is not None and table is not None:  # a small contrast may have no text in a chunk
             _flush(sums[layer], vectors, plan, table, marked)
 
 
 def _empty(site: Site, marked: Marked, vectors: _Gathered) -> Moments:
-    where = str(_home(vectors))
+    where = str(float64_device(vectors.query.device))
     return Moments.zeros(site.kv_index, site.d_head, reading=marked.reading, n_cells=len(marked.cells), device=where)
-
-
-def _home(vectors: _Gathered) -> torch.device:
-    """Where sums are kept: with the layer, unless its device has no float64."""
-    device = vectors.query.device
-    return torch.device("cpu") if device.type == "mps" else device
 
 
 def _run_chunk(

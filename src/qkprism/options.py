@@ -119,6 +119,12 @@ def checked_dtype(value: Any) -> str:
     return choice(SHORT_DTYPES.get(value, value) if isinstance(value, str) else value, DTYPES, "a dtype")
 
 
+def check_one_place(device: Any, device_map: Any) -> None:
+    """Refuse a device beside a map of devices."""
+    if device is not None and device_map is not None:
+        raise QKPrismError("Give device or device_map, not both.")
+
+
 def show(value: Any, limit: int = 60) -> str:
     """A value on one line, short enough for a message."""
     try:

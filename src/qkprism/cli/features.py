@@ -10,6 +10,7 @@ import typer
 from qkprism.cli.app import (
     BatchOption,
     ChatOption,
+    DeviceMapOption,
     DeviceOption,
     DtypeOption,
     FileArgument,
@@ -57,11 +58,12 @@ def heads(
     limit: LimitOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score every head by how it attends to the positive keys of a contrast."""
     choice(by, HEAD_MEASURES, "a measure of heads")
-    loading, encoding = Loading(model, dtype, device), Encoding(token, chat or None, batch_size)
+    loading, encoding = Loading(model, dtype, device, device_map), Encoding(token, chat or None, batch_size)
     (examples,) = read([contrast], limit)
     import qkprism as qk
 
@@ -101,12 +103,13 @@ def decompose(
     ] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
     if chosen is not None and top:
         raise QKPrismError("Give --heads or --top, not both.")
-    loading, encoding = Loading(model, dtype, device), Encoding(token, chat or None, batch_size)
+    loading, encoding = Loading(model, dtype, device, device_map), Encoding(token, chat or None, batch_size)
     picked: Any = heads_named(chosen)
     options: dict[str, Any] = {"metric": metric, "reading": reading, "rope": rope, "seed": checked_seed(seed)}
     options["rank"] = _rank(rank)
@@ -163,11 +166,12 @@ def intervene(
     save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html.")] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
     choice(outcome, OUTCOMES, "an outcome")
-    loading, heads = Loading(model, dtype, device), heads_named(chosen)
+    loading, heads = Loading(model, dtype, device, device_map), heads_named(chosen)
     options: dict[str, Any] = {"outcome": outcome, "together": not each, "draws": draws, "seed": checked_seed(seed)}
     save = place_for(save, "effects")
     (examples,) = read([contrast], limit)
@@ -213,6 +217,7 @@ def attribute(
     save: Annotated[Path | None, typer.Option(help="Write the figure as .html, .png or .svg.")] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split the attention logits of a query token into features and a residual."""
@@ -220,7 +225,7 @@ def attribute(
         choice(method, SPLITS, "a method of attribution")
     if save is not None:
         check_figure_name(save)
-    loading, chosen = Loading(model, dtype, device), None if head is None else Head.parse(head)
+    loading, chosen = Loading(model, dtype, device, device_map), None if head is None else Head.parse(head)
     Text.parse(text)
     import qkprism as qk
     from qkprism.figures.saving import save_figure

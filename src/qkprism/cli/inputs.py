@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qkprism.contrasts import Contrast
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.options import TOKENS, checked_dtype, choice
+from qkprism.options import TOKENS, check_one_place, checked_dtype, choice
 
 if TYPE_CHECKING:
     from qkprism.models.model import Model
@@ -53,20 +53,23 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Loading:
-    """Which model, and how it is loaded."""
+    """Which model, and how it is loaded; None where a preset or the device decides."""
 
-    model: str
+    model: str | None
     dtype: str | None
     device: str | None
+    device_map: str | None
 
     def __post_init__(self) -> None:
+        check_one_place(self.device, self.device_map)
         if self.dtype is not None:
             checked_dtype(self.dtype)
 
     def load(self) -> Model:
         import qkprism as qk
 
-        return qk.load(self.model, dtype=self.dtype, device=self.device)
+        assert self.model is not None  # a preset has been asked
+        return qk.load(self.model, dtype=self.dtype, device=self.device, device_map=self.device_map)
 
 
 def read(paths: Sequence[Path], limit: int | None) -> list[Contrast]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from qkprism.cli.app import BatchOption, DeviceOption, DtypeOption, JsonOption, app
+from qkprism.cli.app import BatchOption, DeviceMapOption, DeviceOption, DtypeOption, JsonOption, app
+from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_json, print_table
 from qkprism.errors import QKPrismError
-from qkprism.options import checked_dtype, checked_seed
+from qkprism.options import checked_seed
 
 PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
 StudyModelOption = Annotated[
@@ -43,11 +44,13 @@ def binding(
     batch_size: BatchOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
     numbers = _numbers(entities)
-    _check(seed, dtype)
+    checked_seed(seed)
+    loading = Loading(model, dtype, device, device_map)
     from qkprism.core.projection import require_umap
     from qkprism.page.binding import binding_figures, binding_report
     from qkprism.page.binding_claims import comparison
@@ -59,7 +62,7 @@ def binding(
     chosen = _Chosen.of(preset, phrasing, size)
     check_options(save, schema, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
-    loaded = chosen.load(model, dtype, device)
+    loaded = chosen.load(loading)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
     figures = binding_figures(study, umap=umap)
     frame = study.summary()
@@ -117,10 +120,12 @@ def filter_heads(
     batch_size: BatchOption = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
-    _check(seed, dtype)
+    checked_seed(seed)
+    loading = Loading(model, dtype, device, device_map)
     from qkprism.figures.filter import filter_figures
     from qkprism.page.filter import comparison, filter_report
     from qkprism.studies import study_filter
@@ -129,7 +134,7 @@ def filter_heads(
     chosen = _Chosen.of(preset, phrasing, size)
     check_options(save, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
-    study = study_filter(chosen.load(model, dtype, device), save, **options)
+    study = study_filter(chosen.load(loading), save, **options)
     figures = filter_figures(study)
     frame = study.summary()
     found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
@@ -153,12 +158,11 @@ class _Chosen:
         preset = preset_named(name)
         return cls(preset, phrasing or preset.phrasing, size or preset.size)
 
-    def load(self, model: str | None, dtype: str | None, device: str | None) -> Any:
+    def load(self, loading: Loading) -> Any:
         """The model; for one that was named the preset says nothing but how to ask it."""
-        import qkprism as qk
-
-        chosen = dtype or (self.preset.dtype if model is None else None)
-        return qk.load(model or self.preset.model, dtype=chosen, device=device)
+        if loading.model is None:
+            loading = replace(loading, model=self.preset.model, dtype=loading.dtype or self.preset.dtype)
+        return loading.load()
 
 
 @dataclass(frozen=True)
@@ -184,13 +188,6 @@ def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: b
     for line in (*shown.lines, written):
         typer.echo(line)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
-
-
-def _check(seed: int, dtype: str | None) -> None:
-    """Refuse what can be refused before anything is imported."""
-    checked_seed(seed)
-    if dtype is not None:
-        checked_dtype(dtype)
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -100,6 +100,7 @@ class Edit:
 
     def change(self, vector: Vectors, head: Head, space: Subspace, *, partner: Vectors | None = None) -> Vectors:
         """By how much an edit in a subspace changes a vector: P delta."""
+        space = space.to(vector.device)
         delta = self.delta(vector, head, partner=partner, lead=space.lead(self.direction))
         return delta @ space.projector.mT
 

@@ -38,7 +38,7 @@ class Means:
 
     def add(self, values: Float[Tensor, " example *value"], weight: Float[Tensor, " example"]) -> None:
         """Add the values of some examples."""
-        values, weight = values.double().cpu(), weight.double().cpu()
+        values, weight = values.cpu().double(), weight.cpu().double()  # not every device has float64
         self.weight += float(weight.sum())
         self.weight_square += float(weight.square().sum())
         self.sums += torch.tensordot(weight, values, 1)
@@ -82,7 +82,7 @@ class Pool:
         self, values: Float[Tensor, " example *value"], weight: Float[Tensor, " example"], group: Sequence[int]
     ) -> tuple[Float64[Tensor, " complete *value"], Float64[Tensor, " complete"]]:
         """Take the values of some examples and give those of the groups that are complete, with their weights."""
-        values, weight = values.double().cpu(), weight.double().cpu()
+        values, weight = values.cpu().double(), weight.cpu().double()
         complete: list[tuple[Tensor, float]] = []
         for value, heavy, number in zip(values, weight.tolist(), group, strict=True):
             total, mass = self.waiting.pop(number, (torch.zeros_like(value), 0.0))

@@ -47,6 +47,10 @@ class Subspace:
         """The same on the other side: P acts on keys, P^T on queries."""
         return Subspace(self.dual.mT, self.basis.mT)
 
+    def to(self, device: torch.device) -> Subspace:
+        """The same on a device."""
+        return Subspace(self.basis.to(device), self.dual.to(device))
+
     def lead(self, direction: int) -> Float64[Tensor, " d_head"]:
         """One direction of the basis; zeros where there are fewer."""
         return self.basis[:, direction] if direction < self.rank else torch.zeros_like(self.basis[:, :1].sum(1))

@@ -41,7 +41,9 @@ class CacheState:
         if cache is None or layer is None:
             return cls(0, crosses)
         shares = getattr(module, "is_kv_shared_layer", False)
-        offset = cache.get_query_offset(0 if shares else layer)
+        # transformers before 5.14 has the length only; some later caches for drafting tokens are ahead of it.
+        count = getattr(cache, "get_query_offset", cache.get_seq_length)
+        offset = count(0 if shares else layer)
         if crosses or shares:
             # The keys are not this module's own, and the module whose cache is read has counted this pass already.
             return cls(offset - given["hidden_states"].shape[1], crosses)

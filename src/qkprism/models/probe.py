@@ -97,6 +97,11 @@ def _prove(hf: PreTrainedModel, call: AttentionCall, output: Tensor) -> None:
             f"{type(hf).__name__} computes NaN or infinity in {call.name} ({output.dtype}): its weights are damaged or "
             "too large for this dtype. Check the files, or load it in float32."
         )
+    if call.is_causal and not call.cache.crosses and call.key.shape[2] != call.query.shape[2]:
+        raise QKPrismError(
+            f"{type(hf).__name__} has {call.key.shape[2]} keys for {call.query.shape[2]} tokens in {call.name}: keys "
+            "that stand for several tokens have no place in the text; it is not supported."
+        )
     attention = call.attention()
     value = call.value.to(attention.dtype).repeat_interleave(call.n_heads // call.n_kv_heads, dim=1)
     rebuilt = (attention @ value).transpose(1, 2)
@@ -111,7 +116,7 @@ def _prove(hf: PreTrainedModel, call: AttentionCall, output: Tensor) -> None:
 
 def distance(given: Tensor, expected: Tensor) -> float:
     """The norm of the difference, relative to what is expected."""
-    given, expected = given.double(), expected.double()
+    given, expected = given.cpu().double(), expected.cpu().double()  # not every device has float64
     return float((given - expected).norm() / expected.norm().clamp_min(1e-12))
 
 

@@ -204,7 +204,7 @@ def _tapped(
 def _delegate(module: nn.Module, implementation: str) -> Callable[..., Any]:
     """The function the module would have called; the modeling file that defines its class may have its own."""
     interface, eager = _home(type(module).forward)
-    return interface.get_interface(implementation, eager)
+    return interface.get("eager", eager) if implementation == "eager" else interface[implementation]
 
 
 @functools.cache

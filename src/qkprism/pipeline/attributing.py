@@ -155,7 +155,7 @@ def _attribute_text(model: Model, text: Text, features: Features, head: Head, sp
     found: list[tuple[Reading, Tensor]] = []
 
     def visit(call: AttentionCall) -> None:
-        found.append((read_logits(call, site, rows), call.attention([head.index], rows)[0, 0, 0].double().cpu()))
+        found.append((read_logits(call, site, rows), call.attention([head.index], rows)[0, 0, 0].cpu().double()))
 
     rope = features.provenance["options"]["rope"]
     model.run(torch.tensor([encoded.ids]), None, visit, layers=[head.layer], rope=rope, query_positions=rows)
@@ -239,7 +239,7 @@ class _Tally:
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         read = read_logits(call, self.site, batch.query)
-        moved = batch.to(call.query.device)
+        moved = batch.to(read.query.device)
         every, orders = [], []
         for i, head in enumerate(self.site.heads):
             split = self.splits[head]

@@ -291,7 +291,7 @@ class Probe:
             self.current.pop((target, call.layer), None)  # of a batch that failed
             rows = [i for i, example in enumerate(batch.examples) if example.index in aims]
             if rows:
-                places = places_of(batch, rows, aims).to(call.query.device)
+                places = places_of(batch, rows, aims).to(read.query.device)
                 scene = Scene(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling)
                 self.current[target, call.layer] = measure_edits(scene, own, self.edit).cpu()
 

@@ -26,6 +26,7 @@ from qkprism.heads import Head
 from qkprism.memory import give_back
 from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact, first_of, skips_are_exact
+from qkprism.models.devices import float64_device
 from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
 from qkprism.options import Frame
@@ -239,18 +240,19 @@ class _Editor:
 
     def _edit_head(self, call: AttentionCall, head: Head, condition: int) -> None:
         space = self.conditions[head].subspace(condition)
-        each, rows = torch.arange(len(self.aims), device=call.key.device), self.begun.rows.to(call.key.device)
+        home = float64_device(call.key.device)
+        each, rows = torch.arange(len(self.aims), device=home), self.begun.rows.to(call.key.device)
         if space.rank == 0:
             return
         at = rows if self.rows == "query" else None
         if self.edit.side == "query":
-            query = call.query[:, head.index].double()
+            query = call.query[:, head.index].to(home).double()
             new = query + self.edit.change(query, head, space.mT)
             call.edit_head(head.index, query=new.to(call.query), rows=at)
             return
-        key = call.key[:, call.kv_head(head.index)].to(torch.float64, copy=True)
+        key = call.key[:, call.kv_head(head.index)].to(home).to(torch.float64, copy=True)
         original, target = (
-            self.begun.columns(call, [getattr(aim, side).position for aim in self.aims])
+            self.begun.columns(call, [getattr(aim, side).position for aim in self.aims]).to(home)
             for side in ("original", "target")
         )
         change = self.edit.change(key[each, original], head, space, partner=key[each, target])

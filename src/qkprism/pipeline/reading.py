@@ -11,6 +11,7 @@ from torch import Tensor
 from qkprism.capture import Site
 from qkprism.core.rows import Logits
 from qkprism.models.calls import AttentionCall
+from qkprism.models.devices import float64_device
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class Reading:
 
 
 def read_logits(call: AttentionCall, site: Site, rows: Int[Tensor, " example"]) -> Reading:
-    """Read one query row of each text in the heads of a site."""
+    """Read one query row of each text in the heads of a site; on a device that has float64, which is used from here."""
     index, rows = [head.index for head in site.heads], rows.to(call.query.device)
+    home = float64_device(call.query.device)
     product = call.products(index, rows)
     final = call.finish(product, index, rows)
-    sink = None if call.sinks is None else call.sinks[index]
+    sink = None if call.sinks is None else call.sinks[index].to(home)
     query = call.query[torch.arange(len(rows), device=rows.device), :, rows][:, index]
     key = call.key[:, [site.kv_heads[k] for k in site.kv_index]]
-    return Reading(Logits.of(product[:, :, 0], final[:, :, 0], call.softcap, sink), query, key, float(call.scaling))
+    logits = Logits.of(product[:, :, 0].to(home), final[:, :, 0].to(home), call.softcap, sink)
+    return Reading(logits, query.to(home), key.to(home), float(call.scaling))
