@@ -17,12 +17,16 @@ FLOORS = [
     ["errors", "memory"],
     ["heads", "runs"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
-    ["markup", "contrasts"],
     [
-        "tasks.words",
+        "contrasts.markup",
+        "contrasts.words",
+        "contrasts.fitting",
+        "contrasts.rounds",
+        "contrasts.examples",
+        "contrasts",
+    ],
+    [
         "tasks.naming",
-        "tasks.fitting",
-        "tasks.balance",
         "tasks.schemas",
         "tasks.scenes",
         "tasks.draws",
@@ -150,7 +154,6 @@ ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, n
 FORBIDDEN = {
     "errors": {"torch", "transformers", "plotly"},
     "heads": {"torch", "transformers", "plotly"},
-    "markup": {"torch", "transformers", "plotly"},
     "contrasts": {"torch", "transformers", "plotly"},
     "tasks": {"torch", "transformers", "plotly"},
     "core": {"transformers"},

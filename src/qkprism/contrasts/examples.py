@@ -24,10 +24,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
+from qkprism.contrasts.markup import (
+    SIDES,
+    Labels,
+    Span,
+    Text,
+    check_unicode,
+    checked_labels,
+    chip,
+    marked_html,
+    show,
+)
 from qkprism.errors import QKPrismError
-from qkprism.markup import SIDES, Label, Labels, Span, Text, check_unicode, checked_labels, chip, marked_html, show
-
-__all__ = ["Contrast", "Example", "Label", "Labels", "Span", "Text", "Written", "located"]
 
 _TEXT_FIELDS = ("text", "query", "positive", "negative")
 _LINE_FIELDS = (*_TEXT_FIELDS, "twin", "weight", "group", "labels")
