@@ -22,8 +22,17 @@ FLOORS = [
         "contrasts.words",
         "contrasts.fitting",
         "contrasts.rounds",
+        "contrasts.tables",
         "contrasts.examples",
         "contrasts",
+        "contrasts.sandbox",
+        "contrasts.templates",
+        "contrasts.shelves",
+        "contrasts.drawing",
+        "contrasts.tasks",
+        "contrasts.sources",
+        "contrasts.balance",
+        "contrasts.checks",
     ],
     [
         "tasks.naming",
@@ -148,7 +157,17 @@ FLOORS = [
         "page.toy_claims",
         "page.toy",
     ],
-    ["cli.app", "cli.printing", "cli.features", "cli.studies", "cli.toy", "cli", "__main__"],
+    [
+        "cli.app",
+        "cli.printing",
+        "cli.marked",
+        "cli.contrasts",
+        "cli.features",
+        "cli.studies",
+        "cli.toy",
+        "cli",
+        "__main__",
+    ],
 ]
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}
 FORBIDDEN = {

@@ -11,10 +11,10 @@ import typer
 
 from qkprism.cli.app import (
     BatchOption,
+    ContrastArgument,
+    ContrastsArgument,
     DeviceOption,
     DtypeOption,
-    FileArgument,
-    FilesArgument,
     HeadsOption,
     JsonOption,
     LimitOption,
@@ -40,9 +40,9 @@ class Frame(StrEnum):
     relative = "relative"
 
 
-@app.command(epilog="Example:  qkprism heads examples/boxes.jsonl --top 8")
+@app.command(epilog="Examples:  qkprism heads induction --top 8   qkprism heads examples/boxes.jsonl")
 def heads(
-    contrast: FileArgument,
+    contrast: ContrastArgument,
     model: ModelOption = "smollm2",
     top: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 10,
     by: Annotated[
@@ -56,8 +56,9 @@ def heads(
     """Score every head by how it attends to the positive keys of a contrast."""
     import qkprism as qk
 
-    examples = _read(contrast, limit, model)
-    scores = qk.find_heads(qk.load(model, dtype=dtype, device=device), examples, by=by)
+    found = resolved(contrast, model, "search", limit)
+    loaded = qk.load(model, dtype=dtype, device=device)
+    scores = qk.find_heads(loaded, found.contrast, by=by, chat=found.chat)
     frame = scores.to_frame().head(top)
     if as_json:
         print_json({"n": scores.n, "chance": scores.chance, "heads": frame.to_dict("records")})
@@ -67,11 +68,11 @@ def heads(
 
 
 @app.command(
-    epilog="Examples:  qkprism decompose examples/boxes.jsonl --top 8 --save runs/boxes   "
+    epilog="Examples:  qkprism decompose induction --top 8 --save runs/induction   "
     "qkprism decompose order.jsonl lexical.jsonl --heads L18H6,L21H7"
 )
 def decompose(
-    contrasts: FilesArgument,
+    contrasts: ContrastsArgument,
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
@@ -83,7 +84,10 @@ def decompose(
     batch_size: BatchOption = None,
     seed: Annotated[int, typer.Option(help="Of folds and nulls.")] = 0,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's choices instead of ours.")] = False,
-    rope: Annotated[Frame, typer.Option(help="Positions as they are, or counted from the query.")] = Frame.post,
+    rope: Annotated[
+        Frame | None,
+        typer.Option(help="Positions as they are (post), or counted from the query; a template says which it wants."),
+    ] = None,
     limit: LimitOption = None,
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
@@ -100,15 +104,18 @@ def decompose(
         raise QKPrismError("Give --heads or --top, not both.")
     if save is not None:
         save = check_place(save.resolve(), "features")
-    named = {c.name: c for c in (_read(path, limit, model) for path in contrasts)}
+    found = [resolved(name, model, "contrast", limit, chat=chat) for name in contrasts]
+    named = {one.contrast.name: one.contrast for one in found}
     if len(named) < len(contrasts):
         raise QKPrismError("Two of the files hold contrasts of the same name.")
+    frame = rope.value if rope else _shared(contrasts, [one.frame for one in found], "frame", "--rope")
+    texts = True if chat else _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
     loaded = qk.load(model, dtype=dtype, device=device)
-    scores = qk.find_heads(loaded, next(iter(named.values()))) if top else None
+    scores = qk.find_heads(loaded, found[0].contrast, chat=texts) if top else None
     picked: Any = scores.top(top) if scores and top else chosen.split(",") if chosen else None
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
-    options: dict[str, Any] = {"metric": metric, "reading": reading, "token": token, "seed": seed, "chat": chat or None}
-    options |= {"rank": int(rank) if rank.isdigit() else rank or None, "batch_size": batch_size, "rope": rope.value}
+    options: dict[str, Any] = {"metric": metric, "reading": reading, "token": token, "seed": seed, "chat": texts}
+    options |= {"rank": int(rank) if rank.isdigit() else rank or None, "batch_size": batch_size, "rope": frame}
     features = qk.decompose(loaded, named, heads=picked, preset="paper" if paper else None, checkpoint=kept, **options)
     report = None
     if save is not None and kept is not None:
@@ -135,7 +142,7 @@ def show(run: RunArgument, as_json: JsonOption = False) -> None:
 )
 def intervene(
     run: RunArgument,
-    contrast: FileArgument,
+    contrast: ContrastArgument,
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
     outcome: Annotated[
@@ -156,7 +163,8 @@ def intervene(
 
     if save is not None:
         save = check_place(save.resolve(), "effects")
-    features, examples = qk.Features.load(run), _read(contrast, limit, model)
+    features = qk.Features.load(run)
+    examples = resolved(contrast, model, "test", limit, chat=features.provenance["options"]["chat"]).contrast
     loaded = qk.load(model, dtype=dtype, device=device)
     options: dict[str, Any] = {"outcome": outcome.value, "together": not each, "draws": draws, "seed": seed}
     effects = qk.intervene(loaded, examples, features, heads=chosen.split(",") if chosen else None, **options)
@@ -231,15 +239,25 @@ def _show(features: Any, as_json: bool) -> None:
         typer.echo(f"Note: {note}")
 
 
-def _read(path: Path, limit: int | None, model: str) -> Any:
-    """A contrast whose marks are known to fit the model's tokens, before the model itself is loaded."""
-    from qkprism.contrasts import Contrast
+def _shared(names: list[str], values: list[Any], what: str, option: str) -> Any:
+    """What all contrasts want alike: they are run together."""
+    if any(value != values[0] for value in values):
+        raise QKPrismError(f"{', '.join(names)} want different things of the {what}; say which with {option}.")
+    return values[0]
+
+
+def resolved(name: str, model: str, part: Any, limit: int | None, *, chat: Any = None) -> Any:
+    """The contrast of that name, whose marks are known to fit the model's tokens before the model itself is loaded."""
+    from qkprism.contrasts.sources import resolve
+
+    resolve(name, part, limit=1)  # what is wrong with it anyway is said before a tokenizer is loaded
     from qkprism.models.encoding import encode
     from qkprism.models.loading import load_tokenizer
 
-    contrast = Contrast.read(path)
-    contrast = contrast if limit is None else contrast[:limit]
     tokenizer, causal = load_tokenizer(model)
+    found = resolve(name, part, tokenizer=tokenizer, limit=limit)
+    for note in found.notes:
+        typer.echo(f"Note: {note}", err=True)
     if tokenizer is not None and causal:
-        encode(tokenizer, contrast)
-    return contrast
+        encode(tokenizer, found.contrast, chat=chat or found.chat)
+    return found

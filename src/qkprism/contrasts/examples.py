@@ -17,6 +17,7 @@ import hashlib
 import html
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,12 +36,14 @@ from qkprism.contrasts.markup import (
     marked_html,
     show,
 )
+from qkprism.contrasts.tables import TABLES, table_rows
 from qkprism.errors import QKPrismError
 
 _TEXT_FIELDS = ("text", "query", "positive", "negative")
 _LINE_FIELDS = (*_TEXT_FIELDS, "twin", "weight", "group", "labels")
 _SPAN_FIELDS = ("span", "tokens", "labels", "target")
 _METADATA_FIELDS = ("contrast", "description")
+_SPANS = re.compile(r"\d{1,9}:\d{1,9}([\s,;]+\d{1,9}:\d{1,9})*")
 _TYPES = {"weight": ((int, float), "a number"), "target": ((bool,), "true or false")}  # the others are strings
 
 
@@ -171,8 +174,12 @@ class Contrast:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Contrast:
-        """Read JSON lines; without a metadata line the name is the file's stem."""
-        return _read(Path(path))
+        """Read JSON lines, or a table: .csv, .tsv, .parquet with the fields of a line as columns.
+
+        Without a metadata line the name is the file's stem.
+        """
+        path = Path(path)
+        return _read_table(path) if path.suffix.lower() in TABLES else _read(path)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write JSON lines, all or nothing; `Contrast.read` gives the same contrast back."""
@@ -180,7 +187,7 @@ class Contrast:
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
         try:
             with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{_dump(record)}\n" for record in _records(self))
+                file.writelines(f"{line}\n" for line in json_lines(self))
             unfinished.replace(path)
         except OSError as error:
             raise QKPrismError(f"{path} cannot be written: {error.strerror}") from error
@@ -251,6 +258,30 @@ def _read(path: Path) -> Contrast:
             raise QKPrismError('the file has no examples; write one a line, such as {"text": "... [-O] ... [+Z] ..."}')
         name, description = _typed(metadata, "contrast", path.stem), _typed(metadata, "description", "")
         return Contrast(name, tuple(examples), description)
+
+
+def _read_table(path: Path) -> Contrast:
+    """A table has a row an example; cells of spans and labels are JSON."""
+    examples = []
+    for number, cells in table_rows(path):
+        with located(f"{path}:{number}"):
+            record = {name: _cell(name, cell) for name, cell in cells.items()}
+            examples.append(_example(record, f"{path}:{number}"))
+    with located(str(path)):
+        return Contrast(path.stem, tuple(examples))
+
+
+def _cell(name: str, cell: Any) -> Any:
+    """What a cell holds: spans are JSON, or `39:40` one after another, and a number may be written as text."""
+    if not isinstance(cell, str) or name in ("text", "group") or (name == "twin" and not cell.startswith("{")):
+        return cell
+    if name in ("query", "positive", "negative") and _SPANS.fullmatch(cell.strip()):
+        spans = [[int(bound) for bound in span.split(":")] for span in re.split(r"[\s,;]+", cell.strip())]
+        return spans[0] if name == "query" and len(spans) == 1 else spans
+    try:
+        return json.loads(cell, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise QKPrismError(f"{name} is JSON such as [39, 40], or 39:40, not {show(cell)}") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -360,11 +391,12 @@ def _typed(record: Mapping[str, Any], name: str, default: Any) -> Any:
 # JSON lines: writing
 
 
-def _records(contrast: Contrast) -> Iterator[dict[str, Any]]:
+def json_lines(contrast: Contrast) -> Iterator[str]:
+    """The lines of a contrast's file: the metadata, then an example a line."""
     description = {"description": contrast.description} if contrast.description else {}
-    yield {"contrast": contrast.name, **description}
+    yield _dump({"contrast": contrast.name, **description})
     for example in contrast.examples:
-        yield _example_record(example, _text_record)
+        yield _dump(_example_record(example, _text_record))
 
 
 def _example_record(example: Example, write: Callable[[Text], dict[str, Any]]) -> dict[str, Any]:
