@@ -60,19 +60,22 @@ class Writer:
 
     def text(self, roll: Roll) -> Text:
         """The text of a roll."""
-        return self._write(roll, self.values(roll))
+        with self.template.sandbox.one_prompt():
+            return self._write(roll, self.values(roll))
 
     def twin(self, roll: Roll, variable: str) -> Text:
         """The text in which one value of a variable is another, with all that follows from it."""
-        values = self.values(roll)
         if variable == ORDER:
-            return self._write(roll, self._exchanged(values, ORDER))
-        changed = self._redrawn(roll, values, variable)
-        return self._write(roll, self.values(roll, {variable: changed}))
+            return self.exchanged(roll, ORDER)
+        with self.template.sandbox.one_prompt():
+            changed = self._redrawn(roll, self.values(roll), variable)
+        with self.template.sandbox.one_prompt():
+            return self._write(roll, self.values(roll, {variable: changed}))
 
     def exchanged(self, roll: Roll, variable: str) -> Text:
         """The text in which the values at the places asked and other changed places, and nothing else."""
-        return self._write(roll, self._exchanged(self.values(roll), variable))
+        with self.template.sandbox.one_prompt():
+            return self._write(roll, self._exchanged(self.values(roll), variable))
 
     def values(self, roll: Roll, changed: Values | None = None) -> dict[str, Any]:
         """Every variable, drawn or given."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, NoReturn
@@ -34,13 +34,14 @@ from jinja2.visitor import NodeTransformer
 from qkprism.contrasts.markup import Labels, show
 from qkprism.errors import QKPrismError
 
-SOURCE_LIMIT = 20_000  # characters of a template
+SOURCE_LIMIT = 10_000  # characters of a template
 DEPTH_LIMIT = 100  # of its expressions, one inside another
-STEP_LIMIT = 5_000  # loops, calls and sums of one prompt
+STEP_LIMIT = 2_000  # loops, calls and sums of one prompt
 SECONDS_LIMIT = 1.0  # for one prompt
 TEXT_LIMIT = 20_000  # characters of a prompt, and of any text on the way
 ITEM_LIMIT = 5_000  # of a list, with all lists in it
 NUMBER_LIMIT = 10**15
+ITEMS_A_STEP = 50  # going through a list costs more, the longer it is
 
 _NODES = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign),
@@ -134,6 +135,10 @@ class Sandbox:
         needed = find_undeclared_variables(tree)
         named = [(name.name, name.lineno) for name in tree.find_all(nodes.Name) if name.name in needed]
         return Compiled(source, self._cage.from_string(tree), dict(reversed(named)))
+
+    def one_prompt(self) -> AbstractContextManager[None]:
+        """All that runs inside shares the steps and seconds of one prompt."""
+        return self._cage.spending()
 
     def value(self, expression: Compiled, values: Mapping[str, Any]) -> Any:
         """What an expression comes to."""
@@ -257,6 +262,13 @@ class _Guarded(NodeTransformer):
         node.iter = _guard("_counted", node.iter)
         return node
 
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _guard("_weighed", node.expr)
+        for operand in node.ops:
+            operand.expr = _guard("_weighed", operand.expr)
+        return node
+
     def visit_List(self, node: nodes.List) -> nodes.Node:
         self.generic_visit(node)
         return _guard("_sized", node)
@@ -301,18 +313,21 @@ class _Cage(ImmutableSandboxedEnvironment):
         )
         self.globals = {}
         self.filters = {name: self._spent(function) for name, function in FILTERS.items()}
+        self.filters |= {"_sized": self.sized, "_weighed": self.weighed, "_counted": self.counted}
         self.tests = {name: TESTS[name] for name in (*_TESTS, *_COMPARISONS)}
         self.steps, self.deadline = 0, math.inf
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Give what runs inside its steps and seconds."""
-        before = self.steps, self.deadline
+        """Give what runs inside its steps and seconds; what runs inside that shares them."""
+        if self.deadline < math.inf:
+            yield
+            return
         self.steps, self.deadline = STEP_LIMIT, time.monotonic() + SECONDS_LIMIT
         try:
             yield
         finally:
-            self.steps, self.deadline = before
+            self.deadline = math.inf
 
     def step(self, count: int = 1) -> None:
         self.steps -= count
@@ -325,10 +340,30 @@ class _Cage(ImmutableSandboxedEnvironment):
         def filtered(value: Any, *options: Any, **named: Any) -> Any:
             if isinstance(value, Undefined):
                 _refuse_undefined(value)
-            self.step(1 + (len(value) if isinstance(value, list | tuple | dict) else 0))
-            return function(value, *options, **named)
+            return function(self.weighed(value), *options, **named)
 
         return filtered
+
+    def weighed(self, value: Any) -> Any:
+        """The value, paid for by its size."""
+        self.step(1 + _size(value) // ITEMS_A_STEP)
+        return value
+
+    def counted(self, value: Any) -> list[Any]:
+        """What a loop goes through, a step an item."""
+        if isinstance(value, Undefined):
+            _refuse_undefined(value)
+        items = _items(value)
+        self.step(1 + len(items))
+        return items
+
+    def sized(self, value: Any) -> Any:
+        """The value, unless there is too much of it."""
+        if isinstance(value, str) and len(value) > TEXT_LIMIT:
+            raise Fault(f"a text is longer than {TEXT_LIMIT} characters")
+        if _size(value) > ITEM_LIMIT and not isinstance(value, str):
+            raise Fault(f"a list has more than {ITEM_LIMIT} items")
+        return self.weighed(value)
 
     def _generate(self, source: nodes.Template, name: Any, filename: Any, defer_init: bool = False) -> str:
         _Guarded().visit(source)
@@ -376,6 +411,7 @@ class _Cage(ImmutableSandboxedEnvironment):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Undefined):
                 _refuse_undefined(value)
+            __self.weighed(value)
         return __obj(*args, **{name: value for name, value in kwargs.items() if name not in _SCOPES})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002
@@ -386,11 +422,11 @@ class _Cage(ImmutableSandboxedEnvironment):
         if isinstance(left, int | float) and isinstance(right, int | float):
             return _number(self.binop_table[operator](left, right))
         if operator == "+" and type(left) is type(right) and isinstance(left, str | list | tuple):
-            return _sized(left + right)
+            return self.sized(left + right)
         if operator == "*" and isinstance(left, str | list | tuple) and isinstance(right, int):
             if len(left) * right > (TEXT_LIMIT if isinstance(left, str) else ITEM_LIMIT):
                 raise Fault(f"{_kind(left)} of {len(left)} times {right} is too long")
-            return _sized(left * right)
+            return self.sized(left * right)
         raise Fault(f"{operator!r} cannot be used with {_kind(left)} and {_kind(right)}")
 
 
@@ -415,23 +451,17 @@ def _kind(value: Any) -> str:
     return words.get(type(value), "a number" if isinstance(value, int | float) else "a function")
 
 
-def _sized(value: Any) -> Any:
-    """The value, unless there is too much of it, counted with everything in it as often as it stands there."""
-    if isinstance(value, str) and len(value) > TEXT_LIMIT:
-        raise Fault(f"a text is longer than {TEXT_LIMIT} characters")
-    if isinstance(value, list | tuple | dict) and _count(value, ITEM_LIMIT) > ITEM_LIMIT:
-        raise Fault(f"a list has more than {ITEM_LIMIT} items")
-    return value
-
-
-def _count(value: Any, limit: int) -> int:
-    """How many items there are; stops at the limit."""
+def _size(value: Any) -> int:
+    """How many items there are, with everything in them as often as it stands there; counting stops at the limit."""
+    if isinstance(value, str):
+        return len(value)
     count, inside = 0, [value]
-    while inside and count <= limit:
+    while inside and count <= ITEM_LIMIT:
         one = inside.pop()
         if isinstance(one, list | tuple | dict):
-            count += len(one) + 1
-            inside += list(one.values()) if isinstance(one, dict) else list(one)[: limit + 1]
+            count += len(one)
+            within = one.values() if isinstance(one, dict) else one
+            inside += [deeper for deeper in within if isinstance(deeper, list | tuple | dict)]
     return count
 
 
@@ -499,6 +529,4 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "min": _of_numbers(min),
     "max": _of_numbers(max),
     "sum": _of_numbers(sum),
-    "_counted": _items,
-    "_sized": _sized,
 }

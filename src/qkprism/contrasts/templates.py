@@ -49,6 +49,7 @@ PLACES = ("places", "asked", "other")
 _FILE_LIMIT = 300_000  # bytes
 _WORD_LIMIT = 100  # characters
 _LIST_LIMIT = 5_000  # words
+_ENTRY_LIMIT = 50  # lists, variables or prompts
 
 Frame = Literal["post", "relative"]
 
@@ -226,6 +227,7 @@ class _Reading:
         for named in ("exchange", "twins"):
             self._check_variables(named, draws)
         self._check_values()
+        self._check_counts()
         if self.mistakes:
             return None
         return Template(
@@ -291,6 +293,12 @@ class _Reading:
         for entry, value in self.table.items():
             with self._collect((entry,)):
                 check_unicode(value if isinstance(value, str) else "")
+
+    def _check_counts(self) -> None:
+        for entry in ("words", "draw", "prompt"):
+            value = self.table.get(entry)
+            if isinstance(value, dict | list) and len(value) > _ENTRY_LIMIT:
+                self.wrong((entry,), f"{entry} has {len(value)} entries; {_ENTRY_LIMIT} at most")
 
     def _check_variables(self, entry: str, draws: Mapping[str, Any]) -> None:
         for name in self.texts(entry):
