@@ -10,14 +10,15 @@ what follows from it, and in nothing else. Two ways to change a prompt:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from qkprism.contrasts.markup import Span, Text
 from qkprism.contrasts.rounds import balanced, balanced_pairs
 from qkprism.contrasts.sandbox import ITEM_LIMIT, Compiled, Fault, Mark
-from qkprism.contrasts.templates import ORDER, Template
+from qkprism.contrasts.templates import ORDER, Mistake, Template
 from qkprism.errors import QKPrismError
 
 Values = Mapping[str, Any]
@@ -90,13 +91,11 @@ class Writer:
     def _drawn(self, name: str, draw: Any, values: Values, rng: Random) -> Any:
         if not isinstance(draw, Compiled):
             return draw
-        with _placed(self.template, ("draw", name)):
+        with placed(self.template, ("draw", name)):
             return self.template.sandbox.value(draw, {**values, **functions(rng, self.lists, values)})
 
     def _write(self, roll: Roll, values: Values) -> Text:
-        one_of_several: tuple[str | int, ...] = ("prompt", roll.prompt)
-        path = one_of_several if one_of_several in self.template.lines else ("prompt",)
-        with _placed(self.template, path):
+        with placed(self.template, prompt_path(self.template, roll)):
             known = {**values, **functions(roll.rng("prompt"), self.lists, values)}
             return joined(self.template.sandbox.write(self.template.prompts[roll.prompt], known))
 
@@ -142,34 +141,40 @@ class Writer:
             raise self._wrong("twins", variable, f"has {value!r}, and no list has another word in its place")
         return rng.choice(candidates)
 
-    def _wrong(self, field: str, variable: str, reason: str) -> QKPrismError:
-        mistake = self.template.mistake((field,), Fault(f"{field}: {variable!r} {reason}", word=variable))
-        return QKPrismError(f"{self.template.file}:{mistake.line}: {mistake.message}")
+    def _wrong(self, field: str, variable: str, reason: str) -> TemplateError:
+        fault = Fault(f"{field}: {variable!r} {reason}", word=variable)
+        return TemplateError(self.template.file, self.template.mistake((field,), fault))
+
+
+def prompt_path(template: Template, roll: Roll) -> tuple[str | int, ...]:
+    """Where the prompt of a roll stands in the file."""
+    one_of_several: tuple[str | int, ...] = ("prompt", roll.prompt)
+    return one_of_several if one_of_several in template.lines else ("prompt",)
 
 
 class TemplateError(QKPrismError):
     """A fault of a template while it is drawn, with the mistake in the file."""
 
-    def __init__(self, template: Template, path: tuple[str | int, ...], fault: Fault) -> None:
-        self.mistake = template.mistake(path, fault)
-        super().__init__(f"{template.file}:{self.mistake.line}: {self.mistake.message}")
+    def __init__(self, file: str, mistake: Mistake) -> None:
+        self.file, self.mistake = file, mistake
+        super().__init__(f"{file}:{mistake.line}: {mistake.message}")
+
+    def noting(self, notes: Iterable[str]) -> TemplateError:
+        """The same with what may be the reason."""
+        message = "; ".join([self.mistake.message, *notes])
+        return TemplateError(self.file, replace(self.mistake, message=message))
 
 
-class _placed:
-    """Lets a fault say in which file and line it is."""
-
-    def __init__(self, template: Template, path: tuple[str | int, ...]) -> None:
-        self.template, self.path = template, path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, TemplateError):
-            return
-        if isinstance(error, QKPrismError):
-            fault = error if isinstance(error, Fault) else Fault(str(error))
-            raise TemplateError(self.template, self.path, fault) from None
+@contextmanager
+def placed(template: Template, path: tuple[str | int, ...]) -> Iterator[None]:
+    """Let a fault say in which file and line it is."""
+    try:
+        yield
+    except TemplateError:
+        raise
+    except QKPrismError as error:
+        fault = error if isinstance(error, Fault) else Fault(str(error))
+        raise TemplateError(template.file, template.mistake(path, fault)) from None
 
 
 def joined(pieces: Iterable[str | Mark]) -> Text:
@@ -276,6 +281,9 @@ _NOWHERE = object()
 def _mark(sign: str, word: Any, labels: dict[str, Any], *, target: bool = False) -> Mark:
     if isinstance(word, bool) or not isinstance(word, str | int | float) or not str(word):
         raise Fault(f"a mark is a word or a number that is not empty, not {word!r}"[:200])
+    for name, value in labels.items():
+        if not isinstance(value, str | int | float):
+            raise Fault(f"the label {name!r} is a word, a number, true or false, not {value!r}"[:200], word=name)
     return Mark(str(word), sign, labels, target)
 
 

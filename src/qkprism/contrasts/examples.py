@@ -265,6 +265,7 @@ def _read_table(path: Path) -> Contrast:
     examples = []
     for number, cells in table_rows(path):
         with located(f"{path}:{number}"):
+            _check_fields(cells, _LINE_FIELDS)
             record = {name: _cell(name, cell) for name, cell in cells.items()}
             examples.append(_example(record, f"{path}:{number}"))
     with located(str(path)):

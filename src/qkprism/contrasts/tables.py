@@ -30,16 +30,19 @@ def _separated(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            columns = reader.fieldnames  # reads the first line
+            line = reader.line_num + 1 if columns else 1
             for row in reader:
                 if None in row:
-                    raise QKPrismError(f"{path}:{reader.line_num}: the row has more cells than there are columns")
-                yield reader.line_num, dict(row)
+                    raise QKPrismError(f"{path}:{line}: the row has more cells than there are columns")
+                yield line, dict(row)
+                line = reader.line_num + 1
     except OSError as error:
         raise QKPrismError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise QKPrismError(f"{path} is not UTF-8: {error.reason}") from error
     except csv.Error as error:
-        raise QKPrismError(f"{path}:{reader.line_num}: broken table: {error}") from error
+        raise QKPrismError(f"{path}:{reader.line_num + 1}: broken table: {error}") from error
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

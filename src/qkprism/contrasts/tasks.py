@@ -8,14 +8,14 @@ qk.validate(model, task.counterfactuals("before"), features)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from qkprism.contrasts.drawing import Roll, Writer, rolls
-from qkprism.contrasts.examples import Contrast, Example, located
+from qkprism.contrasts.drawing import Roll, TemplateError, Writer, placed, prompt_path, rolls
+from qkprism.contrasts.examples import Contrast, Example
 from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting
 from qkprism.contrasts.markup import Text
 from qkprism.contrasts.templates import Frame, Template, read_template
@@ -74,11 +74,7 @@ class Task:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was left out, in words."""
-        return tuple(
-            f"{len(words)} words of {name!r} are not one token each and were left out: {_listed(words)}"
-            for name, words in self.dropped.items()
-            if words
-        )
+        return _left_out(self.dropped)
 
     def counterfactuals(self, factor: str) -> list[tuple[Example, Example]]:
         """Each test example, and the same in which its positive key and its target really exchanged one variable.
@@ -92,7 +88,7 @@ class Task:
         writer, changed = Writer(self.template, self.held_out), []
         for roll in self._rolls:
             source = f"{self.name} test:{roll.number} with exchanged {factor}"
-            with located(source):
+            with placed(self.template, prompt_path(self.template, roll)):
                 changed.append(Example(writer.exchanged(roll, factor), source=source))
         return list(zip(self.test, changed, strict=True))
 
@@ -127,27 +123,22 @@ def task(
         return rolls(chosen, count, f"{chosen.name} {seed} {name}")
 
     train, tested = part("train", n_train), part("test", n_test)
-    plain = _contrast(chosen, chosen.name, [(roll, training.text(roll), None) for roll in train])
-    twins = {
-        variable: _contrast(
-            chosen,
-            variable,
-            [(roll, example.text, training.twin(roll, variable)) for roll, example in zip(train, plain, strict=True)],
+    try:
+        plain = _contrast(training, chosen.name, train)
+        return Task(
+            template=chosen,
+            words=words,
+            held_out=held_out,
+            dropped=dropped,
+            contrast=plain,
+            contrasts=_twins(training, train, plain) or {chosen.name: plain},
+            search=_contrast(training, "search", part("search", n_search)),
+            test=_contrast(testing, "test", tested),
+            seed=seed,
+            _rolls=tuple(tested),
         )
-        for variable in chosen.twins
-    }
-    return Task(
-        template=chosen,
-        words=words,
-        held_out=held_out,
-        dropped=dropped,
-        contrast=plain,
-        contrasts=twins or {chosen.name: plain},
-        search=_contrast(chosen, "search", [(roll, training.text(roll), None) for roll in part("search", n_search)]),
-        test=_contrast(chosen, "test", [(roll, testing.text(roll), None) for roll in tested]),
-        seed=seed,
-        _rolls=tuple(tested),
-    )
+    except TemplateError as error:
+        raise error.noting(_left_out(dropped)) from None
 
 
 def fitting_words(
@@ -177,13 +168,33 @@ def _split(words: Sequence[str], template: Template, seed: str) -> tuple[tuple[s
     return first, tuple(word for place, word in enumerate(words) if place in held)
 
 
-def _contrast(template: Template, name: str, drawn: Iterable[tuple[Roll, Text, Text | None]]) -> Contrast:
-    examples = []
-    for roll, text, twin in drawn:
-        source = f"{template.name} {roll.seed.rpartition(' ')[2]}:{roll.number}"
-        with located(f"{template.file}: prompt {roll.number}"):
-            examples.append(Example(text, twin, source=source))
-    return Contrast(name, tuple(examples), template.question)
+def _contrast(writer: Writer, name: str, drawn: Sequence[Roll]) -> Contrast:
+    examples = [_example(writer.template, roll, writer.text(roll)) for roll in drawn]
+    return Contrast(name, tuple(examples), writer.template.question)
+
+
+def _twins(writer: Writer, drawn: Sequence[Roll], plain: Contrast) -> dict[str, Contrast]:
+    """For each variable of `twins` the texts of the plain contrast with their twins."""
+    contrasts = {}
+    for variable in writer.template.twins:
+        pairs = zip(drawn, plain, strict=True)
+        examples = [_example(writer.template, roll, own.text, writer.twin(roll, variable)) for roll, own in pairs]
+        contrasts[variable] = Contrast(variable, tuple(examples), f"{writer.template.question} ({variable})")
+    return contrasts
+
+
+def _example(template: Template, roll: Roll, text: Text, twin: Text | None = None) -> Example:
+    source = f"{template.name} {roll.seed.rpartition(' ')[2]}:{roll.number}"
+    with placed(template, prompt_path(template, roll)):
+        return Example(text, twin, source=source)
+
+
+def _left_out(dropped: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(
+        f"{len(words)} words of {name!r} are not one token each and were left out: {_listed(words)}"
+        for name, words in dropped.items()
+        if words
+    )
 
 
 def _listed(words: Sequence[str]) -> str:

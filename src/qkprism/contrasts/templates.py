@@ -28,6 +28,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -418,24 +419,13 @@ class _Reading:
                 self.mistakes.append(_mistake(self.source, self.lines, path, Fault(message, line, name)))
         return made
 
-    def _collect(self, path: tuple[str | int, ...]) -> _Collect:
-        return _Collect(self, path)
-
-
-class _Collect:
-    """Adds an error to the mistakes of a file instead of raising it."""
-
-    def __init__(self, reading: _Reading, path: tuple[str | int, ...]) -> None:
-        self.reading, self.path = reading, path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if isinstance(error, QKPrismError):
-            self.reading.wrong(self.path, str(error))
-            return True
-        return False
+    @contextmanager
+    def _collect(self, path: tuple[str | int, ...]) -> Iterator[None]:
+        """Add an error to the mistakes of the file instead of raising it."""
+        try:
+            yield
+        except QKPrismError as error:
+            self.wrong(path, str(error))
 
 
 _NEEDED = {
