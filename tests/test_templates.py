@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -232,6 +233,7 @@ taken = "sample(list, 2)"
 mixed = "shuffle(list)"
 count = "number(3, 5)"
 both = "each(['list', 'more', 'list'])"
+another = "each(['list'], without=taken)[0]"
 kinds = ["k", "l"]
 """
     template, mistakes = parse_template(source, file="mine.toml")
@@ -245,6 +247,7 @@ kinds = ["k", "l"]
         assert len(set(values["both"])) == 3
         assert set(values["both"][::2]) <= set("abcdef")
         assert values["both"][1] in "abghij"
+        assert values["another"] not in values["taken"]
         assert values["kinds"] == ["k", "l"]
 
 
@@ -450,6 +453,17 @@ question = "?"
 prompt = "x {{ query('q') }} {{ pos('a') }} {{ neg('b') }}"
 """
     assert "comes after the query" in check(file(text), n=8).mistakes[0].message
+
+
+def test_docs__the_template_that_is_shown_can_be_used(file):
+    page = (Path(__file__).parent.parent / "docs" / "contrasts.md").read_text()
+    shown = page.split("```toml\n")[1].split("```")[0]
+    assert len(shown.splitlines()) <= 25
+    found = check(file(shown), n=80)
+    assert (found.mistakes, found.notes) == ((), ())
+    mistaken = page.split("```toml\n")[2].split("```")[0]
+    lists = 'question = "?"\n' + mistaken + '[words]\nmen = "male_names"\nwomen = "female_names"\n'
+    assert {row.predictor for row in check(file(lists), n=80).balance if row.tells} >= {"place", "token"}
 
 
 # Names and files

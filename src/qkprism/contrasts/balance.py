@@ -116,7 +116,7 @@ def _learned(texts: Sequence[Sequence[tuple[bool, Any]]]) -> dict[Any, float]:
         for positive, value in keys:
             for place, term in enumerate((positive - share, share * (1 - share), 1.0)):
                 sums[value][place] += term
-    return {value: total / n for value, (total, variance, n) in sums.items() if total**2 > 4 * variance}
+    return {value: total / n for value, (total, variance, n) in sums.items() if total**2 > variance}
 
 
 def _auc(keys: Sequence[tuple[bool, Any]], scores: Mapping[Any, float]) -> float:

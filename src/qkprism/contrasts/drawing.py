@@ -240,16 +240,19 @@ def functions(rng: Random, lists: Mapping[str, Sequence[str]], values: Values) -
             raise Fault(f"number takes a lower and an upper whole number, not {low!r} and {high!r}", word="number")
         return rng.randint(low, high)
 
-    def each(names: Any) -> list[str]:
+    def each(names: Any, without: Any = ()) -> list[str]:
         """A word of each list that is named, none twice."""
         drawn: list[str] = []
-        seed = rng.random()
+        left_out, seed = _listed(without), rng.random()
         for place, name in enumerate(_pool(names)):
             if name not in lists:
                 raise Fault(f"{name!r} is no list of words; there are {', '.join(lists)}", word=str(name))
             # Each place has its own numbers, so that another list in one of them changes nothing in the others.
             mixed = Random(f"{seed} {place}").sample(lists[name], len(lists[name]))
-            drawn.append(next((word for word in mixed if word not in drawn), mixed[0]))
+            found = next((word for word in mixed if word not in drawn and word not in left_out), None)
+            if found is None:
+                raise Fault(f"no word of {name!r} is left; use a longer list", word="each")
+            drawn.append(found)
         return drawn
 
     def key(place: Any, word: Any, /, **labels: Any) -> Mark:
@@ -290,8 +293,12 @@ def _mark(sign: str, word: Any, labels: dict[str, Any], *, target: bool = False)
 def _pool(items: Any, without: Any = ()) -> list[Any]:
     if not isinstance(items, list | tuple):
         raise Fault(f"a draw is from a list, not from {items!r}"[:200])
-    left_out = without if isinstance(without, list | tuple) else [without]
+    left_out = _listed(without)
     return [item for item in items if item not in left_out]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _range(*bounds: Any) -> list[int]:

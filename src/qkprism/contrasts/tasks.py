@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """Prompts of one template; words are split by the seed, and no word of the test is in a contrast.
 
@@ -75,6 +75,10 @@ class Task:
     def notes(self) -> tuple[str, ...]:
         """What was left out, in words."""
         return _left_out(self.dropped)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.contrast)} examples, {len(self.search)} to search, {len(self.test)} of held-out words"
+        return f"Task({self.name!r}, {sizes})"
 
     def counterfactuals(self, factor: str) -> list[tuple[Example, Example]]:
         """Each test example, and the same in which its positive key and its target really exchanged one variable.

@@ -30,6 +30,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -74,7 +75,7 @@ class Mistake:
         return f"{margin}{text}\n{' ' * 5} | {' ' * start}{'^' * width}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Template:
     """What a file says, compiled.
 
@@ -109,6 +110,9 @@ class Template:
     lines: Mapping[tuple[str | int, ...], int] = field(default_factory=dict, repr=False)
     sandbox: Sandbox = field(default_factory=Sandbox, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"Template({self.name!r}, {self.question!r})"
+
     @property
     def digest(self) -> str:
         """SHA-256 of the file and of the words."""
@@ -124,6 +128,7 @@ class Template:
         return _mistake(self.source, self.lines, path, fault)
 
 
+@cache
 def shelf_names() -> tuple[str, ...]:
     """The templates that come with the package."""
     return tuple(sorted(file.name.removesuffix(".toml") for file in SHELF.iterdir() if file.name.endswith(".toml")))
