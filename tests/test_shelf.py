@@ -70,6 +70,7 @@ def test_shelf__each_is_short_and_says_what_it_asks(name):
     assert len(template.source.strip().splitlines()) <= 25
     assert template.question.endswith("?")
     assert template.description
+    assert template.literature
     assert template.name == name
     assert template.frame == ("relative" if name in POSITIONS else "post")
 

@@ -110,12 +110,22 @@ def _judged(found: Check, offsets: Offsets | None) -> Check:
     examples, declared = list(contrast), found.declared
     rows = balance(examples, tokens)
     notes = [*found.notes, *_telling(rows, declared), *_texts(examples, tokens, declared)]
+    notes += _moved(found.task, tokens) if found.task else []
     late = [e for e in examples if any(_after_query(text) for text in e.texts)]
     mistakes = list(found.mistakes)
     if late:
         line = found.task.template.lines.get(("prompt",), 1) if found.task else _line(late[0])
         mistakes.append(Mistake(line, f"a key comes after the query, which cannot see it, in {_share(late, examples)}"))
     return replace(found, balance=rows, notes=tuple(notes), mistakes=tuple(mistakes))
+
+
+def _moved(drawn: Task, offsets: Offsets) -> Iterator[str]:
+    """Exchanges after which other tokens stand elsewhere: nothing can then be compared with them token by token."""
+    for factor in drawn.factors:
+        pairs = [(base.text.text, changed.text.text) for base, changed in drawn.counterfactuals(factor)]
+        if moved := sum(len(offsets(base)) != len(offsets(changed)) for base, changed in pairs):
+            share = f"{moved} of {len(pairs)} prompts"
+            yield f"exchange {factor!r} changes the number of tokens in {share}; `validate` needs words of one token"
 
 
 def _telling(rows: Sequence[Balance], declared: Sequence[str]) -> Iterator[str]:
