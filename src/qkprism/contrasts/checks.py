@@ -122,10 +122,17 @@ def _judged(found: Check, offsets: Offsets | None) -> Check:
 def _moved(drawn: Task, offsets: Offsets) -> Iterator[str]:
     """Exchanges after which other tokens stand elsewhere: nothing can then be compared with them token by token."""
     for factor in drawn.factors:
-        pairs = [(base.text.text, changed.text.text) for base, changed in drawn.counterfactuals(factor)]
-        if moved := sum(len(offsets(base)) != len(offsets(changed)) for base, changed in pairs):
+        pairs = drawn.counterfactuals(factor)
+        if moved := sum(_places(base.text, offsets) != _places(changed.text, offsets) for base, changed in pairs):
             share = f"{moved} of {len(pairs)} prompts"
-            yield f"exchange {factor!r} changes the number of tokens in {share}; `validate` needs words of one token"
+            yield f"exchange {factor!r} moves keys to other tokens in {share}; `validate` needs words of one token"
+
+
+def _places(text: Text, offsets: Offsets) -> list[int]:
+    """The number of tokens of a text, and the numbers of its keys."""
+    tokens = offsets(text.text)
+    ends = [span.end for sign, span in text.marks if sign != "?"]
+    return [len(tokens), *sorted(sum(start < end for start, _ in tokens) for end in ends)]
 
 
 def _telling(rows: Sequence[Balance], declared: Sequence[str]) -> Iterator[str]:
