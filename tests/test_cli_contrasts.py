@@ -102,13 +102,15 @@ def test_commands__take_a_template_wherever_they_take_a_contrast(run, place, min
 
 def test_decompose__uses_the_frame_of_the_template(run, place, mine):  # noqa: F811
     relative = mine.with_name("relative.toml")
-    relative.write_text('frame = "relative"\nname = "second"\n' + mine.read_text())
+    relative.write_text('frame = "relative"\ncenter = "none"\nname = "second"\n' + mine.read_text())
     options = ("-m", place / "little", "--limit", 24, "--heads", "L0H1", "--rank", 1)
     for arguments, frame in (((relative,), "relative"), ((relative, "--rope", "post"), "post"), ((mine,), "post")):
         saved = place / "runs" / f"{frame}{len(arguments)}{arguments[0].stem}"
         code, _, err = run("decompose", *arguments, *options, "--save", saved)
         assert code == 0, err
-        assert Features.load(saved).provenance["options"]["rope"] == frame
+        features = Features.load(saved)
+        assert features.provenance["options"]["rope"] == frame
+        assert {feature.center for feature in features.values()} == {"none" if arguments[0] == relative else "query"}
     code, _, err = run("decompose", relative, mine, *options)
     assert code == 2
     assert "say which with --rope" in err

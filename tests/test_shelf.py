@@ -72,7 +72,7 @@ def test_shelf__each_is_short_and_says_what_it_asks(name):
     assert template.description
     assert template.literature
     assert template.name == name
-    assert template.frame == ("relative" if name in POSITIONS else "post")
+    assert (template.frame, template.center) == (("relative", "none") if name in POSITIONS else ("post", "query"))
 
 
 @pytest.mark.parametrize("name", NAMES)

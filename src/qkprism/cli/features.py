@@ -40,6 +40,13 @@ class Frame(StrEnum):
     relative = "relative"
 
 
+class Centre(StrEnum):
+    """What is taken off before queries and keys are compared."""
+
+    query = "query"
+    none = "none"
+
+
 @app.command(epilog="Examples:  qkprism heads induction --top 8   qkprism heads examples/boxes.jsonl")
 def heads(
     contrast: ContrastArgument,
@@ -88,6 +95,10 @@ def decompose(
         Frame | None,
         typer.Option(help="Positions as they are (post), or counted from the query; a template says which it wants."),
     ] = None,
+    center: Annotated[
+        Centre | None,
+        typer.Option(help="What is taken off: the mean query, or nothing; a template says which it wants."),
+    ] = None,
     limit: LimitOption = None,
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
@@ -109,13 +120,20 @@ def decompose(
     if len(named) < len(contrasts):
         raise QKPrismError("Two of the files hold contrasts of the same name.")
     frame = rope.value if rope else _shared(contrasts, [one.frame for one in found], "frame", "--rope")
+    wanted = [None if paper else one.center or "query" for one in found]  # the paper has its own
+    taken_off = center.value if center else _shared(contrasts, wanted, "centre", "--center")
     texts = True if chat else _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
     loaded = qk.load(model, dtype=dtype, device=device)
     scores = qk.find_heads(loaded, found[0].contrast, chat=texts) if top else None
     picked: Any = scores.top(top) if scores and top else chosen.split(",") if chosen else None
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
     options: dict[str, Any] = {"metric": metric, "reading": reading, "token": token, "seed": seed, "chat": texts}
-    options |= {"rank": int(rank) if rank.isdigit() else rank or None, "batch_size": batch_size, "rope": frame}
+    options |= {
+        "rank": int(rank) if rank.isdigit() else rank or None,
+        "batch_size": batch_size,
+        "rope": frame,
+        "center": taken_off,
+    }
     features = qk.decompose(loaded, named, heads=picked, preset="paper" if paper else None, checkpoint=kept, **options)
     report = None
     if save is not None and kept is not None:

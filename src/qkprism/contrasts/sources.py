@@ -12,7 +12,7 @@ from qkprism.contrasts.examples import Contrast
 from qkprism.contrasts.fitting import Tokenizer
 from qkprism.contrasts.tables import TABLES
 from qkprism.contrasts.tasks import Task, task
-from qkprism.contrasts.templates import Frame, shelf_names
+from qkprism.contrasts.templates import Center, Frame, shelf_names
 from qkprism.errors import QKPrismError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Resolved:
 
     contrast: Contrast
     frame: Frame = "post"
+    center: Center | None = None
     chat: Chat | None = None
     notes: tuple[str, ...] = ()
 
@@ -64,7 +65,7 @@ def resolve(
         can = f"it has {', '.join(drawn.template.twins)}" if drawn.template.twins else "it has none"
         raise QKPrismError(f"{stem} has no twins of {variable!r}; {can}.")
     contrast = drawn.contrasts[variable] if variable and part == "contrast" else getattr(drawn, part)
-    return Resolved(contrast, drawn.frame, drawn.chat, drawn.notes)
+    return Resolved(contrast, drawn.frame, drawn.center, drawn.chat, drawn.notes)
 
 
 def _task(name: str, part: Part, tokenizer: Tokenizer | None, limit: int | None, seed: int) -> Task:

@@ -2,7 +2,7 @@
 
 task = qk.task("induction")                      # a name of the shelf, or a file of your own
 heads = qk.find_heads(model, task.search)
-features = qk.decompose(model, task.contrasts, heads=heads.top(8), rope=task.frame)
+features = qk.decompose(model, task.contrasts, heads=heads.top(8), rope=task.frame, center=task.center)
 qk.validate(model, task.counterfactuals("before"), features)
 """
 
@@ -18,7 +18,7 @@ from qkprism.contrasts.drawing import Roll, TemplateError, Writer, placed, promp
 from qkprism.contrasts.examples import Contrast, Example
 from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting
 from qkprism.contrasts.markup import Text
-from qkprism.contrasts.templates import Frame, Template, read_template
+from qkprism.contrasts.templates import Center, Frame, Template, read_template
 from qkprism.errors import QKPrismError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Task:
     search      examples to find heads with, of the same words
     test        examples of held-out words
     words       the words of the contrasts, by list; `held_out` those of the test, `dropped` those the tokenizer splits
-    frame       what `decompose` takes as `rope`
+    frame       what `decompose` takes as `rope`; `center` what it takes as `center`
     chat        what the verbs take as `chat`: None for plain text
     """
 
@@ -60,6 +60,11 @@ class Task:
     def frame(self) -> Frame:
         """The frame in which the question means something."""
         return self.template.frame
+
+    @property
+    def center(self) -> Center:
+        """Whether the question is about queries that differ, or about what the head likes whatever the query says."""
+        return self.template.center
 
     @property
     def factors(self) -> tuple[str, ...]:

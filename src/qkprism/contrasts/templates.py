@@ -54,6 +54,7 @@ _LIST_LIMIT = 5_000  # words
 _ENTRY_LIMIT = 50  # lists, variables or prompts
 
 Frame = Literal["post", "relative"]
+Center = Literal["query", "none"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Template:
     twins      variables of which one value changes in a twin
     confounds  what gives positive keys away by intent; each begins with one of place, distance, length, token, first
     frame      the frame of queries and keys in which the question means something
+    center     "none" where the question is what the head likes whatever the query says, else "query"
     """
 
     name: str
@@ -101,6 +103,7 @@ class Template:
     exchange: tuple[str, ...] = ()
     twins: tuple[str, ...] = ()
     frame: Frame = "post"
+    center: Center = "query"
     held_out: float = 1 / 3
     whole_words: bool = True
     before: str = " "
@@ -200,6 +203,7 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "exchange": ((str, list), "the name of a drawn variable, or a list of them"),
     "twins": ((str, list), "the name of a drawn variable, or a list of them"),
     "frame": (str, "'post' or 'relative'"),
+    "center": (str, "'query' or 'none'"),
     "held_out": ((int, float), "a share of the words, such as 0.33"),
     "whole_words": (bool, "true or false"),
     "before": (str, "the characters in front of a word, such as a space"),
@@ -249,6 +253,7 @@ class _Reading:
             exchange=self.texts("exchange"),
             twins=self.texts("twins"),
             frame=self.given("frame", "post"),
+            center=self.given("center", "query"),
             held_out=self.given("held_out", 1 / 3),
             whole_words=self.given("whole_words", True),
             before=self.given("before", " "),
@@ -292,8 +297,9 @@ class _Reading:
     def _check_values(self) -> None:
         if "places" in self.table and not 2 <= self.places <= 100:
             self.wrong(("places",), f"places is a number from 2 to 100, not {show(self.table['places'])}")
-        if self.given("frame", "post") not in ("post", "relative"):
-            self.wrong(("frame",), f"frame is 'post' or 'relative', not {show(self.table['frame'])}")
+        for entry, allowed in (("frame", ("post", "relative")), ("center", ("query", "none"))):
+            if self.given(entry, allowed[0]) not in allowed:
+                self.wrong((entry,), f"{entry} is {' or '.join(map(repr, allowed))}, not {show(self.table[entry])}")
         if not 0 < self.given("held_out", 0.5) < 1:
             self.wrong(("held_out",), f"held_out is a share between 0 and 1, not {show(self.table['held_out'])}")
         for entry, value in self.table.items():
