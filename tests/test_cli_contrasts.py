@@ -110,7 +110,9 @@ def test_decompose__uses_the_frame_of_the_template(run, place, mine):  # noqa: F
         assert code == 0, err
         features = Features.load(saved)
         assert features.provenance["options"]["rope"] == frame
-        assert {feature.center for feature in features.values()} == {"none" if arguments[0] == relative else "query"}
+        assert {feature.choices.center for feature in features.values()} == {
+            "none" if arguments[0] == relative else "query"
+        }
     code, _, err = run("decompose", relative, mine, *options)
     assert code == 2
     assert "say which with --rope" in err

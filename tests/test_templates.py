@@ -294,6 +294,28 @@ def test_words__that_a_tokenizer_splits_are_left_out_with_a_note():
     assert "words of 'things' are not one token each and were left out" in task.notes[0]
 
 
+PAIRS = """
+question = "?"
+held_out = 0.5
+prompt = "the {{ pos(word[0]) }} the {{ neg(word[1]) }} the {{ part(pair[0], 1) }}"
+[words]
+pairs = ["hat/jam", "pen/cup", "hat/umbrella", "necklace/jam", "key/map", "cup/key"]
+[draw]
+pair = "sample(pairs, 2)"
+word = "part(pair, 0)"
+"""
+
+
+def test_words__that_belong_together_are_kept_and_left_out_together():
+    task = made(PAIRS, tokenizer=byte_level(words=("hat", "jam", "pen", "cup", "key", "map")))
+    assert set(task.dropped["pairs"]) == {"hat/umbrella", "necklace/jam"}
+    for example in task.contrast:
+        first, _, second = example.text.text.split()[1::2]
+        assert f"{first}/{second}" in task.words["pairs"]
+    with pytest.raises(QKPrismError, match=r"mine.toml:9: there is no part 2 in '\w+/\w+'"):
+        made(PAIRS.replace("part(pair, 0)", "part(pair, 2)"))
+
+
 def test_words__too_few_that_fit_say_so():
     with pytest.raises(QKPrismError, match=r"a sample of 4 is more than .* words of 'things' are not one token each"):
         made(tokenizer=byte_level())

@@ -270,6 +270,7 @@ def functions(rng: Random, lists: Mapping[str, Sequence[str]], values: Values) -
         "number": number,
         "each": each,
         "range": _range,
+        "part": _part,
         "key": key,
         "pos": lambda word, /, **labels: _mark("+", word, labels),
         "neg": lambda word, /, **labels: _mark("-", word, labels),
@@ -299,6 +300,16 @@ def _pool(items: Any, without: Any = ()) -> list[Any]:
 
 def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
+
+
+def _part(words: Any, number: Any) -> Any:
+    """One of several words that are written together: `part("hot/cold", 1)` is "cold"; of a list, one of each."""
+    if isinstance(words, list | tuple):
+        return [_part(word, number) for word in words]
+    parts = words.split("/") if isinstance(words, str) else []
+    if not isinstance(number, int) or not 0 <= number < len(parts):
+        raise Fault(f"there is no part {number!r} in {words!r}; parts are counted from 0"[:200], word="part")
+    return parts[number]
 
 
 def _range(*bounds: Any) -> list[int]:

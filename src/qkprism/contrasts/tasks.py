@@ -156,9 +156,7 @@ def fitting_words(
     """The words of each list that the tokenizer keeps whole, and the others."""
     if tokenizer is None or not template.whole_words:
         return dict(template.lists), {}
-    fit = {
-        name: fitting(words, tokenizer, before="the", space=template.before) for name, words in template.lists.items()
-    }
+    fit = {name: _whole(words, tokenizer, template.before) for name, words in template.lists.items()}
     dropped = {name: tuple(w for w in words if w not in set(fit[name])) for name, words in template.lists.items()}
     for name, words in fit.items():
         if len(words) < 2:
@@ -167,6 +165,13 @@ def fitting_words(
                 f"2 are needed ({_listed(dropped[name])} are not); use other words, or whole_words = false."
             )
     return fit, dropped
+
+
+def _whole(words: Sequence[str], tokenizer: Tokenizer, space: str) -> tuple[str, ...]:
+    """The words that are one token each; of words that belong together, such as "hot/cold", every one."""
+    parts = [part for word in words for part in word.split("/") if part]
+    known = set(fitting(parts, tokenizer, before="the", space=space))
+    return tuple(word for word in words if known.issuperset(word.split("/")))
 
 
 def _split(words: Sequence[str], template: Template, seed: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

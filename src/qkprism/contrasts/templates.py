@@ -44,7 +44,7 @@ SHELF = files("qkprism.contrasts") / "shelf"
 ORDER = "order"  # the exchange of whole places
 PREDICTORS = ("place", "distance", "length", "token", "first")
 FUNCTIONS = (
-    *("sample", "choice", "shuffle", "number", "each", "range"),
+    *("sample", "choice", "shuffle", "number", "each", "part", "range"),
     *("pos", "neg", "target", "query", "key"),
 )
 PLACES = ("places", "asked", "other")
