@@ -18,17 +18,8 @@ from tokenizers_for_tests import default_tokenizer
 
 NAMES = [
     *("bracket", "boxes", "category", "cities", "code", "coreference", "coreference_number", "digit", "drinks"),
-    *(
-        "duplicate",
-        "greater",
-        "indirect_object",
-        "induction",
-        "json",
-        "language",
-        "previous_token",
-        "sentence_boundary",
-    ),
-    *("sink", "subject_verb"),
+    *("duplicate", "greater", "indirect_object", "induction", "json", "language", "opposite", "previous_token"),
+    *("sentence_boundary", "sink", "subject_verb"),
 ]
 POSITIONS = {"previous_token", "sentence_boundary", "sink"}
 
