@@ -263,7 +263,7 @@ prompt = "x {{ pos(choice(a)) }} {{ neg(choice(b)) }} {{ choice(c) }} {{ choice(
 a = ["one", "two", "three"]
 b = "fruits"
 c = "own.txt"
-d = ["male_names", "female_names"]
+d = "male_names + female_names"
 """
     lists = read_template(file(text)).lists
     assert lists["a"] == ("one", "two", "three")

@@ -192,7 +192,7 @@ def _twins(writer: Writer, drawn: Sequence[Roll], plain: Contrast) -> dict[str, 
     contrasts = {}
     for variable in writer.template.twins:
         pairs = zip(drawn, plain, strict=True)
-        examples = [_example(writer.template, roll, own.text, writer.twin(roll, variable)) for roll, own in pairs]
+        examples = [_example(writer.template, roll, base.text, writer.twin(roll, variable)) for roll, base in pairs]
         contrasts[variable] = Contrast(variable, tuple(examples), f"{writer.template.question} ({variable})")
     return contrasts
 

@@ -37,7 +37,7 @@ from typing import Any, Literal
 
 from qkprism.contrasts.markup import check_unicode, show
 from qkprism.contrasts.sandbox import Compiled, Fault, Sandbox
-from qkprism.contrasts.words import word_lists, words
+from qkprism.contrasts.words import words
 from qkprism.errors import QKPrismError
 
 SHELF = files("qkprism.contrasts") / "shelf"
@@ -231,7 +231,7 @@ class _Reading:
         lists = self._lists()
         draws = self._draws(lists)
         prompts = self._prompts({*lists, *draws, *(PLACES if self.places else ())})
-        name = self.given("name", Path(self.file).stem or "contrast")
+        name = self.value_of("name", Path(self.file).stem or "contrast")
         if not name.strip() or not name.isprintable():
             self.wrong(("name",), f"a name is one line of printable text, not {show(name)}")
         for named in ("exchange", "twins"):
@@ -247,35 +247,35 @@ class _Reading:
             lists=lists,
             draws=draws,
             places=self.places,
-            description=self.given("description", ""),
+            description=self.value_of("description", ""),
             literature=self.texts("literature"),
             confounds=self.texts("confounds"),
             exchange=self.texts("exchange"),
             twins=self.texts("twins"),
-            frame=self.given("frame", "post"),
-            center=self.given("center", "query"),
-            held_out=self.given("held_out", 1 / 3),
-            whole_words=self.given("whole_words", True),
-            before=self.given("before", " "),
-            answer=self.given("answer", None),
+            frame=self.value_of("frame", "post"),
+            center=self.value_of("center", "query"),
+            held_out=self.value_of("held_out", 1 / 3),
+            whole_words=self.value_of("whole_words", True),
+            before=self.value_of("before", " "),
+            answer=self.value_of("answer", None),
             file=self.file,
             source=self.source,
             lines=self.lines,
             sandbox=self.sandbox,
         )
 
-    def given(self, entry: str, default: Any) -> Any:
+    def value_of(self, entry: str, default: Any) -> Any:
         """A field of the right type, or the default where it is missing or wrong."""
         value, types = self.table.get(entry, default), _FIELDS[entry][0]
         return value if isinstance(value, types) else default
 
     def texts(self, entry: str) -> tuple[str, ...]:
-        value = self.given(entry, [])
+        value = self.value_of(entry, [])
         return tuple(one for one in ([value] if isinstance(value, str) else value) if isinstance(one, str))
 
     @property
     def places(self) -> int:
-        return int(self.given("places", 0))
+        return int(self.value_of("places", 0))
 
     def _check_fields(self) -> None:
         for entry, value in self.table.items():
@@ -298,9 +298,9 @@ class _Reading:
         if "places" in self.table and not 2 <= self.places <= 100:
             self.wrong(("places",), f"places is a number from 2 to 100, not {show(self.table['places'])}")
         for entry, allowed in (("frame", ("post", "relative")), ("center", ("query", "none"))):
-            if self.given(entry, allowed[0]) not in allowed:
+            if self.value_of(entry, allowed[0]) not in allowed:
                 self.wrong((entry,), f"{entry} is {' or '.join(map(repr, allowed))}, not {show(self.table[entry])}")
-        if not 0 < self.given("held_out", 0.5) < 1:
+        if not 0 < self.value_of("held_out", 0.5) < 1:
             self.wrong(("held_out",), f"held_out is a share between 0 and 1, not {show(self.table['held_out'])}")
         for entry, value in self.table.items():
             with self._collect((entry,)):
@@ -327,7 +327,7 @@ class _Reading:
     # words
 
     def _lists(self) -> dict[str, tuple[str, ...]]:
-        return {name: self._list(name, value) for name, value in self.given("words", {}).items()}
+        return {name: self._list(name, value) for name, value in self.value_of("words", {}).items()}
 
     def _list(self, name: str, value: Any) -> tuple[str, ...]:
         path = ("words", name)
@@ -350,13 +350,11 @@ class _Reading:
             raise QKPrismError(
                 f"a list is words, the name of one that comes with the package, or a file, not {show(value)}"
             )
-        if value and all(word in word_lists() for word in value):  # several lists as one
-            return tuple(word for name in value for word in words(name))
         return tuple(value)
 
     def _named_list(self, value: str) -> tuple[str, ...]:
         if not value.endswith(".txt"):
-            return words(value)
+            return tuple(word for name in value.split("+") for word in words(name.strip()))
         if self.folder is None or Path(value).name != value or "\\" in value:
             raise QKPrismError(f"{show(value)} is no file beside the template; give its bare name, such as 'mine.txt'")
         path = Path(self.folder) / value
@@ -384,7 +382,7 @@ class _Reading:
     def _draws(self, lists: Mapping[str, Any]) -> dict[str, Any]:
         draws: dict[str, Any] = {}
         places = PLACES if self.places else ()
-        for name, value in self.given("draw", {}).items():
+        for name, value in self.value_of("draw", {}).items():
             path = ("draw", name)
             free = not self.places and name in ("asked", "other")
             if not free:
@@ -400,7 +398,7 @@ class _Reading:
         return draws
 
     def _prompts(self, variables: set[str]) -> tuple[Compiled, ...]:
-        value = self.given("prompt", "")
+        value = self.value_of("prompt", "")
         several = [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
         paths = [("prompt",)] if isinstance(value, str) else [("prompt", number) for number in range(len(several))]
         found = [
