@@ -15,11 +15,11 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from qkprism.contrasts import Contrast, Example, Text
+from qkprism.contrasts.fitting import fitting
+from qkprism.contrasts.rounds import balanced, balanced_pairs
 from qkprism.errors import QKPrismError
 from qkprism.models.encoding import encode
 from qkprism.tasks import PHRASINGS, SCHEMAS, BindingTask, Schema, binding
-from qkprism.tasks.balance import balanced, balanced_pairs
-from qkprism.tasks.fitting import fitting
 from qkprism.tasks.scenes import FACTORS, exchange
 from tokenizers_for_tests import CHAT, byte_level, default_tokenizer, metaspace, word_piece
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkprism import tasks, toy
     from qkprism.contrasts import Contrast, Example
+    from qkprism.contrasts.tasks import Task, task
     from qkprism.core.attribution import Attribution, Attributions
     from qkprism.core.edits import Edit
     from qkprism.core.effects import Effects
@@ -54,6 +55,7 @@ __all__ = [
     "Moments",
     "Projections",
     "QKPrismError",
+    "Task",
     "Validation",
     "Vectors",
     "Way",
@@ -67,6 +69,7 @@ __all__ = [
     "intervene_ways",
     "load",
     "project",
+    "task",
     "tasks",
     "toy",
     "validate",
@@ -75,6 +78,7 @@ __all__ = [
 # Where the names are: torch and transformers are imported with the first of them, so that `qkprism --help` is quick.
 _NAMES = {
     "contrasts": ("Contrast", "Example"),
+    "contrasts.tasks": ("Task", "task"),
     "core.attribution": ("Attribution", "Attributions"),
     "core.edits": ("Edit",),
     "core.effects": ("Effects",),

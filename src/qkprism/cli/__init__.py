@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from qkprism.cli import features, studies, toy  # noqa: F401  (they add their commands to the app, in this order)
+from qkprism.cli import contrasts, features, studies, toy  # noqa: F401  (they add their commands to the app, in this order)
 from qkprism.cli.app import app
 from qkprism.errors import QKPrismError
 from qkprism.memory import hold_free

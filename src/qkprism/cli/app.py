@@ -24,8 +24,16 @@ DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; 
 DeviceMapOption = Annotated[str | None, typer.Option(help="auto: spread the model over all devices.")]
 LimitOption = Annotated[int | None, typer.Option(help="Use the first N examples only.", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-FileArgument = Annotated[Path, typer.Argument(help="A contrast: JSON lines with marked texts.", show_default=False)]
-FilesArgument = Annotated[list[Path], typer.Argument(help="One or more contrasts.", show_default=False)]
+ContrastArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A contrast: a file (.jsonl, .csv, .parquet), a template (.toml), or a name of the shelf.",
+        show_default=False,
+    ),
+]
+ContrastsArgument = Annotated[
+    list[str], typer.Argument(help="One or more contrasts: files, templates or names of the shelf.", show_default=False)
+]
 RunArgument = Annotated[Path, typer.Argument(help="A run folder of features.", show_default=False)]
 HeadsOption = Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")]
 TokenOption = Annotated[str, typer.Option(help=f"Which token of a span: {either(TOKENS)}.")]

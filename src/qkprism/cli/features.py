@@ -10,11 +10,11 @@ import typer
 from qkprism.cli.app import (
     BatchOption,
     ChatOption,
+    ContrastArgument,
+    ContrastsArgument,
     DeviceMapOption,
     DeviceOption,
     DtypeOption,
-    FileArgument,
-    FilesArgument,
     HeadsOption,
     JsonOption,
     LimitOption,
@@ -23,13 +23,14 @@ from qkprism.cli.app import (
     TokenOption,
     app,
 )
-from qkprism.cli.inputs import Encoding, Loading, heads_named, place_for, read
+from qkprism.cli.inputs import Encoding, Loading, check_sources, heads_named, place_for
 from qkprism.cli.printing import print_json, print_table
 from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.files import check_figure_name
 from qkprism.heads import Head
 from qkprism.options import (
+    CENTERS,
     FRAMES,
     HEAD_MEASURES,
     METRICS,
@@ -46,9 +47,9 @@ from qkprism.options import (
 )
 
 
-@app.command(epilog="Example:  qkprism heads examples/boxes.jsonl --top 8")
+@app.command(epilog="Examples:  qkprism heads induction --top 8   qkprism heads examples/boxes.jsonl")
 def heads(
-    contrast: FileArgument,
+    contrast: ContrastArgument,
     model: ModelOption = "smollm2",
     top: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 10,
     by: Annotated[str, typer.Option(help=f"{either(HEAD_MEASURES)}.")] = "accuracy",
@@ -64,11 +65,12 @@ def heads(
     """Score every head by how it attends to the positive keys of a contrast."""
     choice(by, HEAD_MEASURES, "a measure of heads")
     loading, encoding = Loading(model, dtype, device, device_map), Encoding(token, chat or None, batch_size)
-    (examples,) = read([contrast], limit)
+    check_sources([contrast], "search")
     import qkprism as qk
 
-    encoding.check([examples], model)
-    scores = qk.find_heads(loading.load(), examples, by=by, **encoding.arguments)
+    found = encoding.fit([contrast], "search", model, limit)[0]
+    arguments = encoding.arguments | {"chat": encoding.chat or found.chat}
+    scores = qk.find_heads(loading.load(), found.contrast, by=by, **arguments)
     frame = scores.to_frame().head(top)
     if as_json:
         print_json({"n": scores.n, "chance": scores.chance, "heads": frame.to_dict("records")})
@@ -78,11 +80,11 @@ def heads(
 
 
 @app.command(
-    epilog="Examples:  qkprism decompose examples/boxes.jsonl --top 8 --save runs/boxes   "
+    epilog="Examples:  qkprism decompose induction --top 8 --save runs/induction   "
     "qkprism decompose order.jsonl lexical.jsonl --heads L18H6,L21H7"
 )
 def decompose(
-    contrasts: FilesArgument,
+    contrasts: ContrastsArgument,
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
@@ -96,7 +98,14 @@ def decompose(
     preset: Annotated[
         str | None, typer.Option(help="paper: the choices of the paper's text; paper-code: of its authors' programs.")
     ] = None,
-    rope: Annotated[str, typer.Option(help="post: positions as they are; relative: counted from the query.")] = "post",
+    rope: Annotated[
+        str | None,
+        typer.Option(help="Positions as they are (post), or counted from the query; a template says which it wants."),
+    ] = None,
+    center: Annotated[
+        str | None,
+        typer.Option(help="What is taken off: the mean query, or nothing; a template says which it wants."),
+    ] = None,
     limit: LimitOption = None,
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
@@ -111,24 +120,26 @@ def decompose(
         raise QKPrismError("Give --heads or --top, not both.")
     loading, encoding = Loading(model, dtype, device, device_map), Encoding(token, chat or None, batch_size)
     picked: Any = heads_named(chosen)
-    options: dict[str, Any] = {"metric": metric, "reading": reading, "rope": rope, "seed": checked_seed(seed)}
-    options["rank"] = _rank(rank)
-    _check_choices(metric, reading, rope)
-    if preset is not None:
-        choice(preset, PRESETS, "a preset")
+    options: dict[str, Any] = {"metric": metric, "reading": reading, "seed": checked_seed(seed), "rank": _rank(rank)}
+    _check_choices(metric=metric, reading=reading, rope=rope, center=center, preset=preset)
     save = place_for(save, "features")
-    named = {contrast.name: contrast for contrast in read(contrasts, limit)}
+    check_sources(contrasts, "contrast")
     import qkprism as qk
     from qkprism.files import write_text
     from qkprism.runs import remove_run
 
-    encoding.check([*named.values()], model)
+    found = encoding.fit(contrasts, "contrast", model, limit)
+    frame = rope or _shared(contrasts, [one.frame for one in found], "frame", "--rope")
+    wanted = [None if preset else one.center or "query" for one in found]  # the paper has its own
+    taken_off = center or _shared(contrasts, wanted, "centre", "--center")
+    texts = encoding.chat or _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
+    arguments = encoding.arguments | {"chat": texts}
     loaded = loading.load()
-    scores = qk.find_heads(loaded, next(iter(named.values())), **encoding.arguments) if top else None
+    scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
     picked = scores.top(top) if scores and top else picked
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
-    options |= {"preset": preset, "checkpoint": kept, **encoding.arguments}
-    features = qk.decompose(loaded, named, heads=picked, **options)
+    options |= {"preset": preset, "rope": frame, "center": taken_off, "checkpoint": kept, **arguments}
+    features = qk.decompose(loaded, {one.contrast.name: one.contrast for one in found}, heads=picked, **options)
     report = None
     if save is not None and kept is not None:
         from qkprism.page.report import features_report
@@ -154,7 +165,7 @@ def show(run: RunArgument, as_json: JsonOption = False) -> None:
 )
 def intervene(
     run: RunArgument,
-    contrast: FileArgument,
+    contrast: ContrastArgument,
     model: ModelOption = "smollm2",
     chosen: HeadsOption = None,
     outcome: Annotated[str, typer.Option(help="Where to look: attention, or the model's logits.")] = "attention",
@@ -174,12 +185,12 @@ def intervene(
     loading, heads = Loading(model, dtype, device, device_map), heads_named(chosen)
     options: dict[str, Any] = {"outcome": outcome, "together": not each, "draws": draws, "seed": checked_seed(seed)}
     save = place_for(save, "effects")
-    (examples,) = read([contrast], limit)
+    check_sources([contrast], "test")
     import qkprism as qk
     from qkprism.files import write_text
 
     features = qk.Features.load(run)
-    Encoding.like(features).check([examples], model)
+    examples = Encoding.like(features).fit([contrast], "test", model, limit)[0].contrast
     effects = qk.intervene(loading.load(), examples, features, heads=heads, batch_size=batch_size, **options)
     if as_json:
         print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})
@@ -264,9 +275,24 @@ def _rank(text: str | None) -> Rank | None:
     return None if text is None else checked_rank(int(text) if text.isdecimal() and len(text) < 10 else text)
 
 
-def _check_choices(metric: str | None, reading: str | None, rope: str) -> None:
+_CHOICES = {
+    "metric": (METRICS, "a metric"),
+    "reading": (READINGS, "a reading of twins"),
+    "rope": (FRAMES, "a frame of positions (rope)"),
+    "center": (CENTERS, "a way to centre"),
+    "preset": (PRESETS, "a preset"),
+}
+
+
+def _check_choices(**chosen: str | None) -> None:
     """Refuse choices that there are not."""
-    for value, allowed, what in ((metric, METRICS, "a metric"), (reading, READINGS, "a reading of twins")):
+    for name, value in chosen.items():
         if value is not None:
-            choice(value, allowed, what)
-    choice(rope, FRAMES, "a frame of positions (rope)")
+            choice(value, *_CHOICES[name])
+
+
+def _shared(names: list[str], values: list[Any], what: str, option: str) -> Any:
+    """What all contrasts want alike: they are run together."""
+    if any(value != values[0] for value in values):
+        raise QKPrismError(f"{', '.join(names)} want different things of the {what}; say which with {option}.")
+    return values[0]

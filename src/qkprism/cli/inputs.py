@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkprism.contrasts import Contrast
+import typer
+
+from qkprism.contrasts.sources import Part, Resolved, resolve
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import TOKENS, check_one_place, checked_dtype, choice
@@ -39,16 +41,20 @@ class Encoding:
         """For the verbs."""
         return vars(self)
 
-    def check(self, contrasts: Sequence[Contrast], model: str) -> None:
-        """Refuse marks that do not fit the model's tokens, before the model itself is loaded."""
+    def fit(self, names: Sequence[str], part: Part, model: str, limit: int | None) -> list[Resolved]:
+        """The contrasts of these names, whose marks are known to fit the model's tokens before the model is loaded."""
         from qkprism.models.encoding import encode
         from qkprism.models.loading import load_tokenizer
 
         tokenizer, causal = load_tokenizer(model)
+        found = [resolve(name, part, tokenizer=tokenizer, limit=limit) for name in names]
+        for note in (note for one in found for note in one.notes):
+            typer.echo(f"Note: {note}", err=True)
         if tokenizer is not None and causal:
-            options: dict[str, Any] = {"token": self.token, "chat": self.chat, "max_length": self.max_length}
-            for contrast in contrasts:
-                encode(tokenizer, contrast, **options)
+            for one in found:
+                options: dict[str, Any] = {"token": self.token, "max_length": self.max_length}
+                encode(tokenizer, one.contrast, chat=self.chat or one.chat, **options)
+        return found
 
 
 @dataclass(frozen=True)
@@ -72,12 +78,11 @@ class Loading:
         return qk.load(self.model, dtype=self.dtype, device=self.device, device_map=self.device_map)
 
 
-def read(paths: Sequence[Path], limit: int | None) -> list[Contrast]:
-    """The contrasts of some files, each of a name of its own."""
-    found = [contrast if limit is None else contrast[:limit] for contrast in map(Contrast.read, paths)]
-    if len({contrast.name for contrast in found}) < len(found):
+def check_sources(names: Sequence[str], part: Part) -> None:
+    """Say what is wrong with files and templates by themselves, before a library is imported."""
+    found = [resolve(name, part, limit=1).contrast.name for name in names]
+    if len(set(found)) < len(found):
         raise QKPrismError("Two of the files hold contrasts of the same name.")
-    return found
 
 
 def heads_named(text: str | None) -> list[Head] | None:

@@ -18,8 +18,8 @@ from typing import overload
 from transformers import PreTrainedTokenizerBase
 
 from qkprism.contrasts import Example, Labels, Span, Text, located
+from qkprism.contrasts.markup import SIDES
 from qkprism.errors import QKPrismError
-from qkprism.markup import SIDES
 from qkprism.models.chat import Chat, Prompt, Template
 from qkprism.models.forest import tree_size
 from qkprism.options import TOKENS, TokenChoice, choice, whole_number

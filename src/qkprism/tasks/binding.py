@@ -24,10 +24,10 @@ from random import Random
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from qkprism.contrasts import Contrast, Example, Text, Written
+from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting, require
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 from qkprism.tasks.draws import TWINS, Twins, World, alone, any_entity, changeable, same_question, with_target
-from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
 from qkprism.tasks.naming import named
 from qkprism.tasks.scenes import FACTORS, Factor, Scene, exchange, text_of
 from qkprism.tasks.schemas import PHRASINGS, SCHEMAS, Phrasing, Schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qkprism.tasks.words import check_words, words
+from qkprism.contrasts.words import check_words, words
 
 
 @dataclass(frozen=True, slots=True)

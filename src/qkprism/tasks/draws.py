@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from qkprism.tasks.balance import balanced, balanced_pairs
+from qkprism.contrasts.rounds import balanced, balanced_pairs
 from qkprism.tasks.scenes import Scene, exchange
 
 

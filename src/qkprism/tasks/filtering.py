@@ -16,11 +16,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from qkprism.contrasts import Contrast, Example, Span, Text, Written
+from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting, require
+from qkprism.contrasts.rounds import balanced
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed, show
-from qkprism.tasks.balance import balanced
 from qkprism.tasks.categories import CATEGORIES, Category
-from qkprism.tasks.fitting import Tokenizer, check_sizes, fitting, require
 from qkprism.tasks.naming import named
 
 if TYPE_CHECKING:

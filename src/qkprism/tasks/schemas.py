@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from string import Formatter
 
+from qkprism.contrasts.markup import check_unicode
+from qkprism.contrasts.words import check_words, words
 from qkprism.errors import QKPrismError
-from qkprism.markup import check_unicode
-from qkprism.tasks.words import check_words, words
 
 PEOPLE = words("male_names") + words("female_names")
 

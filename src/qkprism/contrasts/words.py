@@ -4,14 +4,24 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
+from qkprism.contrasts.markup import check_unicode
 from qkprism.errors import QKPrismError
-from qkprism.markup import check_unicode
+
+_FOLDER = files("qkprism.contrasts") / "shelf" / "words"
 
 
 @cache
 def words(name: str) -> tuple[str, ...]:
     """The words of a list: `words("fruits")`."""
-    return tuple((files(__name__) / f"{name}.txt").read_text(encoding="utf-8").split())
+    if name not in word_lists():
+        raise QKPrismError(f"no list of words is called {name!r}; there are {', '.join(word_lists())}")
+    return tuple((_FOLDER / f"{name}.txt").read_text(encoding="utf-8").split())
+
+
+@cache
+def word_lists() -> tuple[str, ...]:
+    """The names of all lists that come with the package."""
+    return tuple(sorted(file.name.removesuffix(".txt") for file in _FOLDER.iterdir() if file.name.endswith(".txt")))
 
 
 def check_words(given: Iterable[str], what: str) -> None:

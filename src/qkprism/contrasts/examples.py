@@ -17,6 +17,7 @@ import hashlib
 import html
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,11 +25,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn, overload
 
-from qkprism.errors import QKPrismError
-from qkprism.files import path_of, whole_file
-from qkprism.markup import (
+from qkprism.contrasts.markup import (
     SIDES,
-    Label,
     Labels,
     Span,
     Text,
@@ -38,14 +36,16 @@ from qkprism.markup import (
     chip,
     marked_html,
 )
+from qkprism.contrasts.tables import TABLES, table_rows
+from qkprism.errors import QKPrismError
+from qkprism.files import path_of, whole_file
 from qkprism.options import as_float, show
-
-__all__ = ["Contrast", "Example", "Label", "Labels", "Span", "Text", "Written", "located"]
 
 _TEXT_FIELDS = ("text", "query", "positive", "negative")
 _LINE_FIELDS = (*_TEXT_FIELDS, "twin", "weight", "group", "labels")
 _SPAN_FIELDS = ("span", "tokens", "labels", "target")
 _METADATA_FIELDS = ("contrast", "description")
+_SPANS = re.compile(r"\d{1,9}:\d{1,9}([\s,;]+\d{1,9}:\d{1,9})*")
 _TYPES = {"weight": ((int, float), "a number"), "target": ((bool,), "true or false")}  # the others are strings
 
 
@@ -200,13 +200,17 @@ class Contrast:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Contrast:
-        """Read JSON lines; without a metadata line the name is the file's stem."""
-        return _read(path_of(path))
+        """Read JSON lines, or a table: .csv, .tsv, .parquet with the fields of a line as columns.
+
+        Without a metadata line the name is the file's stem.
+        """
+        place = path_of(path)
+        return _read_table(place) if place.suffix.lower() in TABLES else _read(place)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write JSON lines, all or nothing; `Contrast.read` gives the same contrast back."""
         with whole_file(path) as file:
-            file.writelines(f"{_dump(record)}\n".encode() for record in _records(self))
+            file.writelines(f"{line}\n".encode() for line in json_lines(self))
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -286,6 +290,31 @@ def _read(path: Path) -> Contrast:
             raise QKPrismError('the file has no examples; write one a line, such as {"text": "... [-O] ... [+Z] ..."}')
         name, description = _typed(metadata, "contrast", path.stem), _typed(metadata, "description", "")
         return Contrast(name, tuple(examples), description)
+
+
+def _read_table(path: Path) -> Contrast:
+    """A table has a row an example; cells of spans and labels are JSON."""
+    examples = []
+    for number, cells in table_rows(path):
+        with located(f"{path}:{number}"):
+            _check_fields(cells, _LINE_FIELDS)
+            record = {name: _cell(name, cell) for name, cell in cells.items()}
+            examples.append(_example(record, f"{path}:{number}"))
+    with located(str(path)):
+        return Contrast(path.stem, tuple(examples))
+
+
+def _cell(name: str, cell: Any) -> Any:
+    """What a cell holds: spans are JSON, or `39:40` one after another, and a number may be written as text."""
+    if not isinstance(cell, str) or name in ("text", "group") or (name == "twin" and not cell.startswith("{")):
+        return cell
+    if name in ("query", "positive", "negative") and _SPANS.fullmatch(cell.strip()):
+        spans = [[int(bound) for bound in span.split(":")] for span in re.split(r"[\s,;]+", cell.strip())]
+        return spans[0] if name == "query" and len(spans) == 1 else spans
+    try:
+        return json.loads(cell, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise QKPrismError(f"{name} is JSON such as [39, 40], or 39:40, not {show(cell)}") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -395,11 +424,12 @@ def _typed(record: Mapping[str, Any], name: str, default: Any) -> Any:
 # JSON lines: writing
 
 
-def _records(contrast: Contrast) -> Iterator[dict[str, Any]]:
+def json_lines(contrast: Contrast) -> Iterator[str]:
+    """The lines of a contrast's file: the metadata, then an example a line."""
     description = {"description": contrast.description} if contrast.description else {}
-    yield {"contrast": contrast.name, **description}
+    yield _dump({"contrast": contrast.name, **description})
     for example in contrast.examples:
-        yield _example_record(example, _text_record)
+        yield _dump(_example_record(example, _text_record))
 
 
 def _example_record(example: Example, write: Callable[[Text], dict[str, Any]]) -> dict[str, Any]:

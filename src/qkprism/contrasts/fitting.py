@@ -25,23 +25,26 @@ class Tokenizer(Protocol):
 
 
 def fitting(
-    words: Sequence[str], tokenizer: Tokenizer | None, *, before: str, after: Sequence[str] = ()
+    words: Sequence[str], tokenizer: Tokenizer | None, *, before: str, after: Sequence[str] = (), space: str = " "
 ) -> tuple[str, ...]:
     """The words that are one known token each, no two the same, after `before` and a space, whatever comes `after`.
 
-    Without a tokenizer nothing is known and all words are taken.
+    The space is part of every word's token, or of none: else texts would differ in length. Without a tokenizer nothing
+    is known and all words are taken.
     """
     words = tuple(dict.fromkeys(words))
     if tokenizer is None:
         return words
-    start, unknown = _ids(tokenizer, before), getattr(tokenizer, "unk_token_id", None)
-    fit: dict[int, str] = {}
+    starts = [_ids(tokenizer, before), _ids(tokenizer, f"{before}{space}")]
+    fits: list[dict[int, str]] = [{}, {}]
     for word in words:
-        ids, *longer = (_ids(tokenizer, f"{before} {word}{end}") for end in ("", *after))
-        whole = all(more[: len(ids)] == ids for more in longer)
-        if whole and ids[:-1] == start and ids[-1] != unknown:
-            fit.setdefault(ids[-1], word)
-    return tuple(fit.values())
+        ids, *longer = (_ids(tokenizer, f"{before}{space}{word}{end}") for end in ("", *after))
+        if any(more[: len(ids)] != ids for more in longer) or ids[-1] == getattr(tokenizer, "unk_token_id", None):
+            continue
+        for start, fit in zip(starts, fits, strict=True):
+            if ids[:-1] == start:
+                fit.setdefault(ids[-1], word)
+    return tuple(max(fits, key=len).values())
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -1,0 +1,111 @@
+"""Contrasts on a terminal: tokens with their marks, balance, mistakes with a picture of the line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text as Coloured
+
+from qkprism.contrasts.balance import Offsets, words_of
+from qkprism.contrasts.checks import Check
+from qkprism.contrasts.markup import SIDES, Text
+
+_STYLES = {"+": "black on #9ecae1", "-": "black on #fdbe85", "?": "black on #d0d0d0"}
+
+
+def console() -> Console:
+    """Where tables go; a pipe has no width of its own."""
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+
+
+def show_check(found: Check, offsets: Offsets | None, shown: int) -> None:
+    """All that a check has found: mistakes first, for they are to be mended."""
+    out = console()
+    for mistake in found.mistakes:
+        out.print(Coloured(f"{found.name}:{mistake.line}: {mistake.message}", style="red"))
+        if picture := mistake.picture(found.source):
+            out.print(Coloured(picture), soft_wrap=True)
+    if found.contrast is None:
+        return
+    _show_head(found, out)
+    for example in found.contrast[:shown] if shown else ():
+        for which, text in enumerate(example.texts):
+            out.print(Coloured("  twin: " if which else "  ").append(tokens(text, offsets or words_of)))
+    if shown:
+        legend = [Coloured(f" {sign} {name} ", _STYLES[sign]) for sign, name in SIDES.items()]
+        out.print(Coloured("  ").join([Coloured(""), *legend, Coloured("* the target")]))
+    if found.balance:
+        _show_balance(found, out)
+    for note in found.notes:
+        out.print(Coloured(f"Note: {note}"))
+    if not found.mistakes:
+        out.print(Coloured(_verdict(found), style="bold"))
+
+
+def _show_head(found: Check, out: Console) -> None:
+    contrast, drawn = found.contrast, found.task
+    assert contrast is not None
+    out.print(Coloured(f"{contrast.name}: {contrast.description or f'{len(contrast)} examples'}", style="bold"))
+    if drawn is None:
+        return
+    for name, words in drawn.words.items():
+        counts = (
+            f"{len(words)} words, {len(drawn.held_out[name])} held out, {len(drawn.dropped.get(name, ()))} left out"
+        )
+        out.print(Coloured(f"  {name}: {counts}", style="dim"))
+    can = [f"exchange {', '.join(drawn.factors) or 'nothing'}", f"twins {', '.join(drawn.template.twins) or 'none'}"]
+    out.print(Coloured(f"  {'; '.join(can)}; frame {drawn.frame}", style="dim"))
+
+
+def tokens(text: Text, offsets: Offsets) -> Coloured:
+    """A text with its tokens apart and its marks in colour, and with a sign where there is no colour."""
+    shown, end = Coloured(), 0
+    for start, stop in offsets(text.text):
+        shown.append(text.text[end:start].replace("\n", "⏎"))
+        signs = [sign for sign, span in text.marks if span.unit == "char" and start < span.end and span.start < stop]
+        target = any(span.target and start < span.end and span.start < stop for span in text.negative)
+        piece = text.text[max(start, end) : stop].replace("\n", "⏎")
+        if signs:
+            shown.append(f"{signs[-1]}{piece}{'*' if target else ''}", style=_STYLES[signs[-1]])
+        else:
+            shown.append(piece)
+        end = max(end, stop)
+        shown.append("|" if end < len(text.text) else "", style="dim")
+    return shown
+
+
+def _show_balance(found: Check, out: Console) -> None:
+    out.print(Coloured("Can one simple thing tell positive from negative keys? (AUC 0.5 is a coin)"))
+    table = Table(header_style="bold")
+    for name in ("of a key", "AUC", "error", "verdict"):
+        table.add_column(name, justify="left" if name in ("of a key", "verdict") else "right")
+    for row in found.balance:
+        verdict = "no" if not row.tells else "yes, and declared" if row.predictor in found.declared else "YES"
+        table.add_row(row.predictor, f"{row.auc:.2f}", f"{row.error:.2f}", verdict)
+    out.print(table)
+
+
+def _verdict(found: Check) -> str:
+    wrong = [row.predictor for row in found.balance if row.tells and row.predictor not in found.declared]
+    if wrong:
+        return f"It can be used, but {' and '.join(wrong)} may be what is found."
+    return "It can be used." if not found.notes else "It can be used; read the notes."
+
+
+def show_shelf(rows: list[dict[str, Any]]) -> None:
+    """The contrasts of the shelf, each with its question."""
+    table = Table(title="Contrasts that come with qkprism", title_justify="left", header_style="bold")
+    found = any(row["found"] for row in rows)
+    for name in ("contrast", "question", *(("best heads", "accuracy", "chance") if found else ())):
+        table.add_column(name)
+    for row in rows:
+        cells = [row["contrast"], row["question"]]
+        if found:
+            heads, accuracy, chance = (row["found"].get(name) for name in ("heads", "accuracy", "chance"))
+            cells += [", ".join(heads or ()) or "-", *("-" if v is None else f"{v:.2f}" for v in (accuracy, chance))]
+        table.add_row(*map(escape, cells))
+    console().print(table)

@@ -1,0 +1,216 @@
+"""`Task`: what a template draws. Contrasts to find features with, and held-out words to test them on.
+
+task = qk.task("induction")                      # a name of the shelf, or a file of your own
+heads = qk.find_heads(model, task.search)
+features = qk.decompose(model, task.contrasts, heads=heads.top(8), rope=task.frame, center=task.center)
+qk.validate(model, task.counterfactuals("before"), features)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from qkprism.contrasts.drawing import Roll, TemplateError, Writer, placed, prompt_path, rolls
+from qkprism.contrasts.examples import Contrast, Example
+from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting
+from qkprism.contrasts.markup import Text
+from qkprism.contrasts.templates import Center, Frame, Template, read_template
+from qkprism.errors import QKPrismError
+
+if TYPE_CHECKING:
+    from qkprism.models.chat import Chat
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, repr=False)
+class Task:
+    """Prompts of one template; words are split by the seed, and no word of the test is in a contrast.
+
+    contrast    the plain contrast: positive and negative keys of each prompt
+    contrasts   what to decompose: for each variable of `twins` the same prompts with twins, else the plain contrast
+    search      examples to find heads with, of the same words
+    test        examples of held-out words
+    words       the words of the contrasts, by list; `held_out` those of the test, `dropped` those the tokenizer splits
+    frame       what `decompose` takes as `rope`; `center` what it takes as `center`
+    chat        what the verbs take as `chat`: None for plain text
+    """
+
+    template: Template
+    words: Mapping[str, tuple[str, ...]]
+    held_out: Mapping[str, tuple[str, ...]]
+    dropped: Mapping[str, tuple[str, ...]]
+    contrast: Contrast
+    contrasts: Mapping[str, Contrast]
+    search: Contrast
+    test: Contrast
+    seed: int = 0
+    _rolls: tuple[Roll, ...] = field(default=(), repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the template."""
+        return self.template.name
+
+    @property
+    def frame(self) -> Frame:
+        """The frame in which the question means something."""
+        return self.template.frame
+
+    @property
+    def center(self) -> Center:
+        """Whether the question is about queries that differ, or about what the head likes whatever the query says."""
+        return self.template.center
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """What `counterfactuals` can exchange."""
+        return self.template.exchange
+
+    @property
+    def chat(self) -> Chat | None:
+        """The options of the chat template, if the template wants one."""
+        return None if self.template.answer is None else {"answer_prefix": self.template.answer}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out, in words."""
+        return _left_out(self.dropped)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.contrast)} examples, {len(self.search)} to search, {len(self.test)} of held-out words"
+        return f"Task({self.name!r}, {sizes})"
+
+    def counterfactuals(self, factor: str) -> list[tuple[Example, Example]]:
+        """Each test example, and the same in which its positive key and its target really exchanged one variable.
+
+        The second example's positive key and target are the keys that correspond to the first's, also where they no
+        longer answer the question, which stays as it is.
+        """
+        if factor not in self.factors:
+            can = f"use {', '.join(self.factors)}" if self.factors else "its template declares no exchange"
+            raise QKPrismError(f"the task {self.name!r} has no counterfactuals of {factor!r}; {can}.")
+        writer, changed = Writer(self.template, self.held_out), []
+        for roll in self._rolls:
+            source = f"{self.name} test:{roll.number} with exchanged {factor}"
+            with placed(self.template, prompt_path(self.template, roll)):
+                changed.append(Example(writer.exchanged(roll, factor), source=source))
+        return list(zip(self.test, changed, strict=True))
+
+
+def task(
+    template: str | Path | Template,
+    seed: int = 0,
+    tokenizer: Tokenizer | None = None,
+    *,
+    n_train: int = 300,
+    n_search: int = 256,
+    n_test: int = 128,
+) -> Task:
+    """Draw the prompts of a template: a file, or a name of the shelf.
+
+    >>> task("induction", n_train=10).contrast
+    Contrast('induction', 10 examples)
+
+    seed        draws the prompts and decides which words are held out for the test
+    tokenizer   words that are not one token each are left out; without it all are taken
+    n_train     examples of each contrast; `n_search` to find heads with, `n_test` to test on
+    """
+    check_sizes(n_train=n_train, n_search=n_search, n_test=n_test)
+    chosen = template if isinstance(template, Template) else read_template(template)
+    fit, dropped = fitting_words(chosen, tokenizer)
+    split = {name: _split(words, chosen, f"{chosen.name} {seed} {name}") for name, words in fit.items()}
+    words = {name: first for name, (first, _) in split.items()}
+    held_out = {name: second for name, (_, second) in split.items()}
+    training, testing = Writer(chosen, words), Writer(chosen, held_out)
+
+    def part(name: str, count: int) -> list[Roll]:
+        return rolls(chosen, count, f"{chosen.name} {seed} {name}")
+
+    train, tested = part("train", n_train), part("test", n_test)
+    try:
+        plain = _contrast(training, chosen.name, train)
+        return Task(
+            template=chosen,
+            words=words,
+            held_out=held_out,
+            dropped=dropped,
+            contrast=plain,
+            contrasts=_twins(training, train, plain) or {chosen.name: plain},
+            search=_contrast(training, "search", part("search", n_search)),
+            test=_contrast(testing, "test", tested),
+            seed=seed,
+            _rolls=tuple(tested),
+        )
+    except TemplateError as error:
+        raise error.noting(_left_out(dropped)) from None
+
+
+def fitting_words(
+    template: Template, tokenizer: Tokenizer | None
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+    """The words of each list that the tokenizer keeps whole, and the others."""
+    if tokenizer is None or not template.whole_words:
+        return dict(template.lists), {}
+    fit = {name: _whole(words, tokenizer, template.before) for name, words in template.lists.items()}
+    dropped = {name: tuple(w for w in words if w not in set(fit[name])) for name, words in template.lists.items()}
+    for name, words in fit.items():
+        if len(words) < 2:
+            raise QKPrismError(
+                f"{template.file}: {len(words)} words of the list {name!r} are one token each for this tokenizer, and "
+                f"2 are needed ({_listed(dropped[name])} are not); use other words, or whole_words = false."
+            )
+    return fit, dropped
+
+
+def _whole(words: Sequence[str], tokenizer: Tokenizer, space: str) -> tuple[str, ...]:
+    """The words that are one token each; of words that belong together, such as "hot/cold", every one."""
+    parts = [part for word in words for part in word.split("/") if part]
+    known = set(fitting(parts, tokenizer, before="the", space=space))
+    return tuple(word for word in words if known.issuperset(word.split("/")))
+
+
+def _split(words: Sequence[str], template: Template, seed: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words of the contrasts and those of the test, each in the order of the list."""
+    count = min(max(round(len(words) * template.held_out), 1), len(words) - 1)
+    held = set(Random(seed).sample(range(len(words)), count))
+    first = tuple(word for place, word in enumerate(words) if place not in held)
+    return first, tuple(word for place, word in enumerate(words) if place in held)
+
+
+def _contrast(writer: Writer, name: str, drawn: Sequence[Roll]) -> Contrast:
+    examples = [_example(writer.template, roll, writer.text(roll)) for roll in drawn]
+    return Contrast(name, tuple(examples), writer.template.question)
+
+
+def _twins(writer: Writer, drawn: Sequence[Roll], plain: Contrast) -> dict[str, Contrast]:
+    """For each variable of `twins` the texts of the plain contrast with their twins."""
+    contrasts = {}
+    for variable in writer.template.twins:
+        pairs = zip(drawn, plain, strict=True)
+        examples = [_example(writer.template, roll, base.text, writer.twin(roll, variable)) for roll, base in pairs]
+        contrasts[variable] = Contrast(variable, tuple(examples), f"{writer.template.question} ({variable})")
+    return contrasts
+
+
+def _example(template: Template, roll: Roll, text: Text, twin: Text | None = None) -> Example:
+    source = f"{template.name} {roll.seed.rpartition(' ')[2]}:{roll.number}"
+    with placed(template, prompt_path(template, roll)):
+        return Example(text, twin, source=source)
+
+
+def _left_out(dropped: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(
+        f"{len(words)} words of {name!r} are not one token each and were left out: {_listed(words)}"
+        for name, words in dropped.items()
+        if words
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return ", ".join(words[:_SHOWN]) + more

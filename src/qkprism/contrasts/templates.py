@@ -1,0 +1,551 @@
+"""A template: one small TOML file that says which prompts make up a contrast.
+
+    question = "Which box holds the thing that is asked for?"
+    places   = 5
+    prompt   = '''
+    {% for i in range(places) %}
+    {{ "The" if loop.first else ", the" }} {{ thing[i] }} is in box {{ key(i, box[i]) }}
+    {%- endfor %}. The {{ goal }} is in box'''
+
+    [words]
+    things = "objects"
+    boxes  = "letters"
+
+    [draw]
+    thing = "sample(things, places)"
+    box   = "sample(boxes, places)"
+    goal  = "thing[asked]"
+
+`places` draws two of them, `asked` and `other`, each as often as any; `key` marks the word of the asked place as the
+positive key, that of the other as the target, and the rest as negative keys. Here the file is read and checked, and
+every mistake is told with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from qkprism.contrasts.markup import check_unicode
+from qkprism.contrasts.sandbox import Compiled, Fault, Sandbox
+from qkprism.contrasts.words import words
+from qkprism.errors import QKPrismError
+from qkprism.options import show
+
+SHELF = files("qkprism.contrasts") / "shelf"
+ORDER = "order"  # the exchange of whole places
+PREDICTORS = ("place", "distance", "length", "token", "first")
+FUNCTIONS = (
+    *("sample", "choice", "shuffle", "number", "each", "part", "range"),
+    *("pos", "neg", "target", "query", "key"),
+)
+PLACES = ("places", "asked", "other")
+_FILE_LIMIT = 300_000  # bytes
+_WORD_LIMIT = 100  # characters
+_LIST_LIMIT = 5_000  # words
+_ENTRY_LIMIT = 50  # lists, variables or prompts
+
+Frame = Literal["post", "relative"]
+Center = Literal["query", "none"]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is wrong in a file, and where; `word` is what to point at."""
+
+    line: int
+    message: str
+    word: str = ""
+
+    def picture(self, source: str) -> str:
+        """The line with its number, and what is wrong underlined."""
+        lines = source.splitlines()
+        if not 1 <= self.line <= len(lines):
+            return ""
+        text, margin = lines[self.line - 1].expandtabs(4), f"{self.line:>5} | "
+        at = text.find(self.word) if self.word else -1
+        start, width = (at, len(self.word)) if at >= 0 else (len(text) - len(text.lstrip()), len(text.strip()) or 1)
+        return f"{margin}{text}\n{' ' * 5} | {' ' * start}{'^' * width}"
+
+
+@dataclass(frozen=True, repr=False)
+class Template:
+    """What a file says, compiled.
+
+    prompts    ways to write a prompt, each used equally often
+    lists      words to draw from; a share of each, `held_out`, is kept for the test
+    draws      variables in their order: an expression, or a value that stands for itself
+    places     how many places `asked` and `other` are drawn from; 0 without
+    exchange   variables whose values at `asked` and `other` can really change places; `order` is whole places
+    twins      variables of which one value changes in a twin
+    confounds  what gives positive keys away by intent; each begins with one of place, distance, length, token, first
+    frame      the frame of queries and keys in which the question means something
+    center     "none" where the question is what the head likes whatever the query says, else "query"
+    """
+
+    name: str
+    question: str
+    prompts: tuple[Compiled, ...]
+    lists: Mapping[str, tuple[str, ...]]
+    draws: Mapping[str, Any]
+    places: int = 0
+    description: str = ""
+    literature: tuple[str, ...] = ()
+    confounds: tuple[str, ...] = ()
+    exchange: tuple[str, ...] = ()
+    twins: tuple[str, ...] = ()
+    frame: Frame = "post"
+    center: Center = "query"
+    held_out: float = 1 / 3
+    whole_words: bool = True
+    before: str = " "
+    answer: str | None = None
+    file: str = ""
+    source: str = field(default="", repr=False)
+    lines: Mapping[tuple[str | int, ...], int] = field(default_factory=dict, repr=False)
+    sandbox: Sandbox = field(default_factory=Sandbox, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Template({self.name!r}, {self.question!r})"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file and of the words."""
+        return hashlib.sha256(repr((self.source, sorted(self.lists.items()))).encode()).hexdigest()
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The predictors that may tell the sides apart, because the file says so."""
+        return tuple(name for name in PREDICTORS if any(re.match(rf"{name}\b", why) for why in self.confounds))
+
+    def mistake(self, path: tuple[str | int, ...], fault: Fault) -> Mistake:
+        """A fault of one of the file's expressions, as a mistake in the file."""
+        return _mistake(self.source, self.lines, path, fault)
+
+
+@cache
+def shelf_names() -> tuple[str, ...]:
+    """The templates that come with the package."""
+    return tuple(sorted(file.name.removesuffix(".toml") for file in SHELF.iterdir() if file.name.endswith(".toml")))
+
+
+def read_template(name: str | Path) -> Template:
+    """The template in a file, or on the shelf; the first mistake is an error with file and line.
+
+    >>> read_template("induction").question
+    'What followed the same word before?'
+    """
+    file, source, folder = open_template(name)
+    template, mistakes = parse_template(source, file=file, folder=folder)
+    if mistakes or template is None:
+        raise QKPrismError(f"{file}:{mistakes[0].line}: {mistakes[0].message}")
+    return template
+
+
+def open_template(name: str | Path) -> tuple[str, str, Path | None]:
+    """Where a template is, its text, and the folder of its word lists (none on the shelf)."""
+    if str(name) in shelf_names():
+        return str(name), (SHELF / f"{name}.toml").read_text(encoding="utf-8"), None
+    path = Path(name)
+    if path.suffix != ".toml":
+        near = difflib.get_close_matches(str(name), shelf_names(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise QKPrismError(
+            f"{name} is no template: {hint}Give a .toml file, or a name of the shelf ({', '.join(shelf_names())})."
+        )
+    try:
+        if path.stat().st_size > _FILE_LIMIT:
+            raise QKPrismError(f"{path} has more than {_FILE_LIMIT} bytes; put long lists into text files beside it.")
+        return str(path), path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"), path.resolve().parent
+    except OSError as error:
+        raise QKPrismError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise QKPrismError(
+            f"{path} is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}"
+        ) from error
+
+
+def parse_template(source: str, *, file: str = "", folder: Path | None = None) -> tuple[Template | None, list[Mistake]]:
+    """The template that a text says, and all mistakes in it; with mistakes there may be none."""
+    try:
+        table = tomllib.loads(source)
+    except (ValueError, RecursionError) as error:
+        return None, [_broken(error)]
+    reading = _Reading(table, source, _places_of(source), folder, file)
+    return reading.template(), sorted(reading.mistakes, key=lambda mistake: mistake.line)
+
+
+def _broken(error: Exception) -> Mistake:
+    found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+    message = " ".join(re.sub(r"\(at .*?\)", "", str(error)).split())
+    return Mistake(int(found[1]) if found else 1, f"broken TOML: {message[:200]}")
+
+
+# Reading
+
+
+_FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "name": (str, "a text"),
+    "question": (str, "a text"),
+    "prompt": ((str, list), "a text, or a list of texts"),
+    "places": (int, "a whole number"),
+    "description": (str, "a text"),
+    "literature": ((str, list), "a text, or a list of texts"),
+    "confounds": ((str, list), "a text, or a list of texts"),
+    "exchange": ((str, list), "the name of a drawn variable, or a list of them"),
+    "twins": ((str, list), "the name of a drawn variable, or a list of them"),
+    "frame": (str, "'post' or 'relative'"),
+    "center": (str, "'query' or 'none'"),
+    "held_out": ((int, float), "a share of the words, such as 0.33"),
+    "whole_words": (bool, "true or false"),
+    "before": (str, "the characters in front of a word, such as a space"),
+    "answer": (str, "how the answer of a chat model begins"),
+    "words": (dict, "a table: lists of words by name"),
+    "draw": (dict, "a table: variables by name"),
+}
+
+
+class _Reading:
+    """One file, read entry by entry; mistakes are collected."""
+
+    def __init__(
+        self, table: dict[str, Any], source: str, lines: Mapping[tuple[str | int, ...], int], folder: Any, file: str
+    ) -> None:
+        self.table, self.source, self.lines, self.folder, self.file = table, source, lines, folder, file
+        self.mistakes: list[Mistake] = []
+        self.sandbox = Sandbox()
+
+    def wrong(self, path: tuple[str | int, ...], message: str, word: str = "") -> None:
+        self.mistakes.append(Mistake(_line(self.lines, path), message, word or str(path[-1])))
+
+    def template(self) -> Template | None:
+        self._check_fields()
+        lists = self._lists()
+        draws = self._draws(lists)
+        prompts = self._prompts({*lists, *draws, *(PLACES if self.places else ())})
+        name = self.value_of("name", Path(self.file).stem or "contrast")
+        if not name.strip() or not name.isprintable():
+            self.wrong(("name",), f"a name is one line of printable text, not {show(name)}")
+        for named in ("exchange", "twins"):
+            self._check_variables(named, draws)
+        self._check_values()
+        self._check_counts()
+        if self.mistakes:
+            return None
+        return Template(
+            name=name,
+            question=self.table["question"],
+            prompts=prompts,
+            lists=lists,
+            draws=draws,
+            places=self.places,
+            description=self.value_of("description", ""),
+            literature=self.texts("literature"),
+            confounds=self.texts("confounds"),
+            exchange=self.texts("exchange"),
+            twins=self.texts("twins"),
+            frame=self.value_of("frame", "post"),
+            center=self.value_of("center", "query"),
+            held_out=self.value_of("held_out", 1 / 3),
+            whole_words=self.value_of("whole_words", True),
+            before=self.value_of("before", " "),
+            answer=self.value_of("answer", None),
+            file=self.file,
+            source=self.source,
+            lines=self.lines,
+            sandbox=self.sandbox,
+        )
+
+    def value_of(self, entry: str, default: Any) -> Any:
+        """A field of the right type, or the default where it is missing or wrong."""
+        value, types = self.table.get(entry, default), _FIELDS[entry][0]
+        return value if isinstance(value, types) else default
+
+    def texts(self, entry: str) -> tuple[str, ...]:
+        value = self.value_of(entry, [])
+        return tuple(one for one in ([value] if isinstance(value, str) else value) if isinstance(one, str))
+
+    @property
+    def places(self) -> int:
+        return int(self.value_of("places", 0))
+
+    def _check_fields(self) -> None:
+        for entry, value in self.table.items():
+            if entry not in _FIELDS:
+                near = difflib.get_close_matches(entry, _FIELDS, n=1, cutoff=0.0)[0]
+                self.wrong(
+                    (entry,), f"unknown field {entry!r}, the nearest is {near!r} (there are {', '.join(_FIELDS)})"
+                )
+                continue
+            types, words = _FIELDS[entry]
+            if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+                self.wrong((entry,), f"{entry} is {words}, not {show(value)}")
+            elif isinstance(value, list) and not all(isinstance(one, str) and one for one in value):
+                self.wrong((entry,), f"{entry} is {words}, and one of them is no text")
+        for entry in ("question", "prompt"):
+            if not self.table.get(entry):
+                self.mistakes.append(Mistake(1, f"the field {entry} is missing: {_NEEDED[entry]}"))
+
+    def _check_values(self) -> None:
+        if "places" in self.table and not 2 <= self.places <= 100:
+            self.wrong(("places",), f"places is a number from 2 to 100, not {show(self.table['places'])}")
+        for entry, allowed in (("frame", ("post", "relative")), ("center", ("query", "none"))):
+            if self.value_of(entry, allowed[0]) not in allowed:
+                self.wrong((entry,), f"{entry} is {' or '.join(map(repr, allowed))}, not {show(self.table[entry])}")
+        if not 0 < self.value_of("held_out", 0.5) < 1:
+            self.wrong(("held_out",), f"held_out is a share between 0 and 1, not {show(self.table['held_out'])}")
+        for entry, value in self.table.items():
+            with self._collect((entry,)):
+                check_unicode(value if isinstance(value, str) else "")
+
+    def _check_counts(self) -> None:
+        for entry in ("words", "draw", "prompt"):
+            value = self.table.get(entry)
+            if isinstance(value, dict | list) and len(value) > _ENTRY_LIMIT:
+                self.wrong((entry,), f"{entry} has {len(value)} entries; {_ENTRY_LIMIT} at most")
+
+    def _check_variables(self, entry: str, draws: Mapping[str, Any]) -> None:
+        for name in self.texts(entry):
+            if name == ORDER and not self.places:
+                self.wrong((entry,), f"{ORDER!r} exchanges whole places; say how many there are: places = 5", name)
+            elif name not in draws and name != ORDER:
+                can = [*draws, *([ORDER] if self.places else [])]
+                self.wrong((entry,), f"{name!r} is not drawn; {entry} can have {', '.join(can) or 'nothing'}", name)
+        if entry == "exchange" and self.texts(entry) and not self.places:
+            self.wrong(
+                (entry,), "an exchange is between the places asked and other; say how many there are: places = 2"
+            )
+
+    # words
+
+    def _lists(self) -> dict[str, tuple[str, ...]]:
+        return {name: self._list(name, value) for name, value in self.value_of("words", {}).items()}
+
+    def _list(self, name: str, value: Any) -> tuple[str, ...]:
+        path = ("words", name)
+        self._check_name(path)
+        found: tuple[str, ...] = ()
+        with self._collect(path):
+            found = self._named_list(value) if isinstance(value, str) else self._inline(value)
+            if len(set(found)) < 2:
+                raise QKPrismError(
+                    f"the list {name!r} has {len(set(found))} words; it needs at least 2, one for the test"
+                )
+            if len(found) > _LIST_LIMIT:
+                raise QKPrismError(f"the list {name!r} has {len(found)} words; {_LIST_LIMIT} at most")
+            for word in found:
+                _check_word(word)
+        return tuple(dict.fromkeys(found))
+
+    def _inline(self, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise QKPrismError(
+                f"a list is words, the name of one that comes with the package, or a file, not {show(value)}"
+            )
+        return tuple(value)
+
+    def _named_list(self, value: str) -> tuple[str, ...]:
+        if not value.endswith(".txt"):
+            return tuple(word for name in value.split("+") for word in words(name.strip()))
+        if self.folder is None or Path(value).name != value or "\\" in value:
+            raise QKPrismError(f"{show(value)} is no file beside the template; give its bare name, such as 'mine.txt'")
+        path = Path(self.folder) / value
+        if not path.is_file() or path.resolve().parent != Path(self.folder).resolve():
+            raise QKPrismError(f"there is no file {value!r} beside the template")
+        if path.stat().st_size > _FILE_LIMIT:
+            raise QKPrismError(f"{value} has more than {_FILE_LIMIT} bytes")
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise QKPrismError(f"{value} cannot be read: {error}") from error
+        return (
+            tuple(line.strip() for line in text.splitlines() if line.strip())
+            if "\n" in text.strip()
+            else (*text.split(),)
+        )
+
+    def _check_name(self, path: tuple[str, str]) -> None:
+        name = path[1]
+        if not name.isidentifier() or name.startswith("_") or name in (*FUNCTIONS, *PLACES, "loop", "result"):
+            self.wrong(path, f"{name!r} cannot be the name of a variable; use another word")
+
+    # expressions
+
+    def _draws(self, lists: Mapping[str, Any]) -> dict[str, Any]:
+        draws: dict[str, Any] = {}
+        places = PLACES if self.places else ()
+        for name, value in self.value_of("draw", {}).items():
+            path = ("draw", name)
+            free = not self.places and name in ("asked", "other")
+            if not free:
+                self._check_name(path)
+            if name in lists:
+                self.wrong(path, f"{name!r} is the name of a list of words too; rename one of them")
+            if isinstance(value, str):
+                draws[name] = self._compiled(path, value, self.sandbox.expression, {*lists, *draws, *places})
+            elif isinstance(value, int | float | list) and _plain(value):
+                draws[name] = value
+            else:
+                self.wrong(path, f"a draw is an expression in quotes, a number, or a list of words, not {show(value)}")
+        return draws
+
+    def _prompts(self, variables: set[str]) -> tuple[Compiled, ...]:
+        value = self.value_of("prompt", "")
+        several = [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
+        paths = [("prompt",)] if isinstance(value, str) else [("prompt", number) for number in range(len(several))]
+        found = [
+            self._compiled(path, text, self.sandbox.text, variables)
+            for path, text in zip(paths, several, strict=True)
+            if text
+        ]
+        return tuple(one for one in found if one is not None)
+
+    def _compiled(
+        self,
+        path: tuple[str | int, ...],
+        source: str,
+        compiled: Callable[[str], Compiled],
+        variables: set[str],
+    ) -> Compiled | None:
+        try:
+            check_unicode(source)
+            made = compiled(source)
+        except QKPrismError as error:
+            fault = error if isinstance(error, Fault) else Fault(str(error))
+            self.mistakes.append(_mistake(self.source, self.lines, path, fault))
+            return None
+        for name, line in made.needs.items():
+            if name not in variables and name not in FUNCTIONS:
+                message = f"{name!r} is not known here{_nearest(name, {*variables, *FUNCTIONS})}"
+                self.mistakes.append(_mistake(self.source, self.lines, path, Fault(message, line, name)))
+        return made
+
+    @contextmanager
+    def _collect(self, path: tuple[str | int, ...]) -> Iterator[None]:
+        """Add an error to the mistakes of the file instead of raising it."""
+        try:
+            yield
+        except QKPrismError as error:
+            self.wrong(path, str(error))
+
+
+_NEEDED = {
+    "question": 'say in plain words what the contrast asks, such as question = "Which box holds the thing?"',
+    "prompt": 'write how a text reads, such as prompt = "in box {{ neg(a) }}, in box {{ pos(b) }}"',
+}
+
+
+def _nearest(name: str, names: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(names - {*FUNCTIONS}))}"
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return 0 < len(value) <= 1000 and all(isinstance(one, str | int | float) and _plain(one) for one in value)
+    return isinstance(value, str) or abs(value) <= 10**15
+
+
+def _check_word(word: str) -> None:
+    if not word.strip() or len(word) > _WORD_LIMIT or not word.isprintable():
+        raise QKPrismError(f"{show(word)} is no word; give printable text of at most {_WORD_LIMIT} characters")
+    check_unicode(word)
+
+
+# Where things are in the file
+
+
+def _line(lines: Mapping[tuple[str | int, ...], int], path: tuple[str | int, ...]) -> int:
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)
+
+
+def _mistake(
+    source: str, lines: Mapping[tuple[str | int, ...], int], path: tuple[str | int, ...], fault: Fault
+) -> Mistake:
+    first = _line(lines, path)
+    start = lines.get((*path, "text"), first)
+    line = start + fault.line - 1 if (*path, "text") in lines else first
+    line = min(line, max(source.count("\n") + 1, 1))
+    return Mistake(line, str(fault), fault.word or ("" if (*path, "text") in lines else str(path[-1])))
+
+
+_TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}'
+    r"|'''.*?'{3,5}"
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'[^'\n]*'"
+    r"|#[^\n]*|[\[\]{},=\n]|[^\s\[\]{},=#\"']+",
+    re.DOTALL,
+)
+
+
+def _places_of(source: str) -> dict[tuple[str | int, ...], int]:
+    """The line of every field of a TOML file that can be read.
+
+    A path such as ("draw", "thing") is the line of the field, ("prompt", 1) of the second of several texts, and
+    (..., "text") the first line of a text that runs over several lines.
+    """
+    lines: dict[tuple[str | int, ...], int] = {}
+    section: tuple[str, ...] = ()
+    for number, tokens in _statements(source):
+        first = tokens[0][1]
+        if first == "[":
+            section = tuple(_bare(text) for _, text in tokens if text not in "[]")
+            section = tuple(part for name in section for part in name.split("."))
+            lines.setdefault(section, number)
+        elif any(text == "=" for _, text in tokens):
+            equals = next(at for at, (_, text) in enumerate(tokens) if text == "=")
+            keys = tuple(part for _, text in tokens[:equals] for part in _bare(text).split("."))
+            path: tuple[str | int, ...] = (*section, *keys)
+            lines.setdefault(path, number)
+            lines.update(_values(path, tokens[equals + 1 :]))
+    return lines
+
+
+def _statements(source: str) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Statements as numbered tokens, each with its first line; a statement may run over lines inside brackets."""
+    tokens: list[tuple[int, str]] = []
+    depth, line, end = 0, 1, 0
+    for match in _TOKEN.finditer(source):
+        line += source.count("\n", end, match.start())
+        end, text = match.start(), match[0]
+        if text == "\n":
+            if depth == 0 and tokens:
+                yield tokens[0][0], tokens
+                tokens = []
+        elif not text.startswith("#"):
+            depth += (text in ("[", "{")) - (text in ("]", "}"))
+            tokens.append((line, text))
+    if tokens:
+        yield tokens[0][0], tokens
+
+
+def _values(path: tuple[str | int, ...], tokens: Sequence[tuple[int, str]]) -> dict[tuple[str | int, ...], int]:
+    """The lines of a field's texts."""
+    lines: dict[tuple[str | int, ...], int] = {}
+    listed = bool(tokens) and tokens[0][1] == "["
+    place = 0
+    for line, text in tokens:
+        if text == ",":
+            place += 1
+        elif text[0] in "\"'":
+            here = (*path, place) if listed else path
+            lines.setdefault(here, line)
+            if text[:3] in ('"""', "'''"):
+                lines.setdefault((*here, "text"), line + text[3:].startswith("\n"))
+    return lines
+
+
+def _bare(text: str) -> str:
+    return text.strip("\"'")
