@@ -221,3 +221,14 @@ def test_notes__say_that_the_head_prefers_keys_where_no_direction_holds():
     feature = decompose_vectors(query, positive, negative)
     assert feature.rank_heldout == 0
     assert any("does prefer the positive keys" in note for note in feature.notes)
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-6])
+def test_grouping__copies_of_vectors_are_one_group_also_where_they_differ_by_rounding(rounding):
+    """The same text in another batch: its vectors differ in the last bits, and zeros in their sign."""
+    g = torch.Generator().manual_seed(0)
+    once = [torch.randn(60, 64, generator=g, dtype=torch.float64) for _ in range(3)]
+    copies = [v.repeat(5, 1) * (1 + rounding * torch.randn(300, 64, generator=g, dtype=torch.float64)) for v in once]
+    copies[0][:, 0] = torch.where(torch.arange(300) < 150, 0.0, -0.0)
+    assert Vectors(*copies).grouping().n_groups == 60
+    assert Vectors(*once).grouping().n_groups == 60

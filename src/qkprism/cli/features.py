@@ -44,6 +44,7 @@ from qkprism.options import (
     checked_seed,
     choice,
     either,
+    resolve_metric,
 )
 
 
@@ -124,6 +125,7 @@ def decompose(
     _check_choices(metric=metric, reading=reading, rope=rope, center=center, preset=preset)
     save = place_for(save, "features")
     check_sources(contrasts, "contrast")
+    resolve_metric(metric, len(contrasts))
     import qkprism as qk
     from qkprism.files import write_text
     from qkprism.runs import remove_run

@@ -45,7 +45,6 @@ from qkprism.core.moments import Moments
 from qkprism.core.rank import HeldOut, energy_rank, heldout_test, leading_run
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.options import METRICS, Metric, choice
 
 ROUNDING = 1e-6  # of the size of queries times differences; activations are float32 at best
 FREEDOM = 1e-9  # one example has no spread
@@ -76,19 +75,6 @@ class Space:
     uncovered: Float64[Tensor, " head"]
     unlabelled: Bool[Tensor, " head"]  # where the contrast metric has the covariance of all keys for want of labels
     notes: tuple[str, ...]
-
-
-def resolve_metric(metric: str | None, n_contrasts: int) -> Metric:
-    """The metric that is used when none is asked for: `contrast` from two contrasts on, `raw` with one."""
-    if metric is None:
-        return "contrast" if n_contrasts > 1 else "raw"
-    chosen = choice(metric, METRICS, "a metric")
-    if chosen == "contrast" and n_contrasts < 2:
-        raise QKPrismError(
-            "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
-            "Use metric='raw', or decompose several contrasts in one call."
-        )
-    return chosen
 
 
 def decompose_layer(
@@ -154,7 +140,7 @@ def shared_space(moments: Mapping[str, Moments], choices: Choices) -> Space:
 
 def few_examples(moments: Sequence[Moments]) -> str | None:
     """A warning if there are so few examples that the contrast metric is noisy."""
-    smallest, d_head = min(m.n_effective for m in moments), moments[0].d_head
+    smallest, d_head = min(m.n_independent for m in moments), moments[0].d_head
     if smallest >= FEW_EXAMPLES * d_head:
         return None
     return (

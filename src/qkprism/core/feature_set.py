@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qkprism.core.decomposition import decompose_layer, resolve_metric
+from qkprism.core.decomposition import decompose_layer
 from qkprism.core.features import Choices, Feature, Gap, Spectrum
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.core.projectors import Joint, joint_projectors, overlap
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
-from qkprism.options import Center, Rank
+from qkprism.options import Center, Rank, resolve_metric
 from qkprism.runs import read_run, write_run
 
 if TYPE_CHECKING:

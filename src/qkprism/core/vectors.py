@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkprism.core.decomposition import resolve_metric
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Choices, Feature
 from qkprism.core.groups import Grouping
@@ -23,10 +22,12 @@ from qkprism.core.moments import Moments, accumulate, assign_folds, group_weight
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.notes import warn_of
-from qkprism.options import READINGS, Center, Rank, Reading, checked_seed, choice, finite, show
+from qkprism.options import READINGS, Center, Rank, Reading, checked_seed, choice, finite, resolve_metric, show
 
 _CHUNK = 1024
 MAX_WEIGHT = 1e30
+SAME = 1e-3  # of the spread of a coordinate: vectors that differ by far less are the same but for rounding
+_SHIFTS = (0.0, 0.25, 0.5, 0.75)  # of a grid, in cells
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Vectors:
 
     With `twin_query` an example is a text and its twin: `positive` is the text's key and `negative` the twin's.
     `*_label` numbers the label cell of each key. `group` keeps related examples in one fold; examples with the same
-    vectors, bit by bit, are one group by themselves. Arrays of numpy and lists will do for tensors.
+    vectors, up to rounding, are one group by themselves. Examples of one text with other keys need a `group`. Arrays of
+    numpy and lists will do for tensors.
     """
 
     query: Float[Tensor, "example d_head"]
@@ -94,12 +96,14 @@ class Vectors:
 
     def grouping(self) -> Grouping:
         """The groups that were given, joined where vectors are the same."""
+        queries = [self.query] if self.twin_query is None else [self.query, self.twin_query]
+        steps = _steps(queries), _steps([self.positive, self.negative])
         if self.twin_query is None:
-            texts = [_digests(self.query, self.positive, self.negative)]
+            texts = [_digests(steps, self.query, self.positive, self.negative)]
         else:
-            texts = [_digests(self.query, self.positive), _digests(self.twin_query, self.negative)]
+            texts = [_digests(steps, self.query, self.positive), _digests(steps, self.twin_query, self.negative)]
         named = [None] * len(self.query) if self.group is None else list(self.group)
-        return Grouping.of(named, list(zip(*texts, strict=True)))
+        return Grouping.of(named, [[own for text in example for own in text] for example in zip(*texts, strict=True)])
 
     def _reading(self, asked: Reading | None) -> Reading:
         if asked is not None:
@@ -171,13 +175,33 @@ def _groups(given: Any) -> list[Any]:
     return [name.item() if hasattr(name, "item") else name for name in plain]
 
 
-def _digests(query: Tensor, *keys: Tensor) -> list[bytes]:
-    """A digest of the bits of each example's query and keys, in whichever order the keys are."""
-    d_head = query.shape[-1]
-    vectors = [own.detach().cpu().reshape(len(query), -1, d_head).contiguous() for own in (query, *keys)]
-    rows = zip(*(own.view(torch.uint8).numpy() for own in vectors), strict=True)
-    bits = (own.tobytes() + b"".join(sorted(key.tobytes() for side in sides for key in side)) for own, *sides in rows)
-    return [blake2b(own, digest_size=16).digest() for own in bits]
+def _digests(steps: tuple[Tensor, Tensor], query: Tensor, *keys: Tensor) -> list[tuple[bytes, ...]]:
+    """Digests of each example's query and keys, in whichever order the keys are, one for each of some shifted grids.
+
+    The same text in another batch gives vectors that differ in their last bits. They share a cell of one of the grids,
+    unless a number lies at an edge of each.
+    """
+    n, d_head = query.shape
+    sides = (query.reshape(n, 1, d_head), torch.cat([side.reshape(n, -1, d_head) for side in keys], 1))
+    scaled = [side.detach().cpu().double() / step for side, step in zip(sides, steps, strict=True)]
+    found = []
+    for shift in _SHIFTS:
+        cells = [((side + shift).floor() + 0.0).numpy() for side in scaled]  # + 0.0: of two zeros one
+        bits = (
+            one.tobytes() + b"".join(sorted(key.tobytes() for key in of_keys))
+            for one, of_keys in zip(*cells, strict=True)
+        )
+        found.append([blake2b(row, digest_size=16, salt=str(shift).encode()).digest() for row in bits])
+    return list(zip(*found, strict=True))
+
+
+def _steps(vectors: Sequence[Tensor]) -> Float[Tensor, " d_head"]:
+    """What counts as rounding in each coordinate: a thousandth of what the middle half of the vectors spans."""
+    every = torch.cat([side.detach().cpu().double().reshape(-1, side.shape[-1]) for side in vectors])
+    rows = every.sort(0).values
+    middle = rows[3 * len(rows) // 4] - rows[len(rows) // 4]
+    least = rows.abs().amax(0).clamp(min=1e-30) * 1e-6
+    return SAME * torch.maximum(middle, least)
 
 
 def decompose_vector_sets(

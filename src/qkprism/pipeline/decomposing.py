@@ -14,7 +14,7 @@ from qkprism.capture import Batches, Site, sites_of, stream_moments
 from qkprism.checkpoint import KIND as CHECKPOINT
 from qkprism.checkpoint import Checkpoint
 from qkprism.contrasts import Contrast
-from qkprism.core.decomposition import few_examples, resolve_metric
+from qkprism.core.decomposition import few_examples
 from qkprism.core.feature_set import Features, Layer
 from qkprism.core.features import Choices
 from qkprism.core.moments import N_FOLDS, Moments
@@ -35,6 +35,7 @@ from qkprism.options import (
     by_name,
     checked_seed,
     choice,
+    resolve_metric,
 )
 from qkprism.passes import Census, Marked, Pass, passes_of
 from qkprism.pipeline.inputs import (
