@@ -140,7 +140,7 @@ def shared_space(moments: Mapping[str, Moments], choices: Choices) -> Space:
 
 def few_examples(moments: Sequence[Moments]) -> str | None:
     """A warning if there are so few examples that the contrast metric is noisy."""
-    smallest, d_head = min(m.n_independent for m in moments), moments[0].d_head
+    smallest, d_head = min(m.n_effective for m in moments), moments[0].d_head
     if smallest >= FEW_EXAMPLES * d_head:
         return None
     return (
