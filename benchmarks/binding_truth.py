@@ -11,12 +11,12 @@ import qkprism as qk
 from qkprism.studies.binding import choose_heads
 
 FREE, FIXED = {"order": "order", "lexical": "lexical"}, {"order": "order_fixed", "lexical": "lexical"}
-WAYS = {
-    "paper": qk.Way(preset="paper", contrasts=FIXED),
-    "fixed entity, balanced rank": qk.Way(contrasts=FIXED),
-    "fixed entity, own rank": qk.Way(contrasts=FIXED, rank="own"),
-    "no fixed entity, balanced rank": qk.Way(contrasts=FREE),
-    "no fixed entity, own rank": qk.Way(contrasts=FREE, rank="own"),
+RECIPES = {
+    "paper": qk.Recipe(preset="paper", contrasts=FIXED),
+    "fixed entity, balanced rank": qk.Recipe(contrasts=FIXED),
+    "fixed entity, own rank": qk.Recipe(contrasts=FIXED, rank="own"),
+    "no fixed entity, balanced rank": qk.Recipe(contrasts=FREE),
+    "no fixed entity, own rank": qk.Recipe(contrasts=FREE, rank="own"),
 }
 COLUMNS = ["features", "factor", "method", "heads", "n_heads", "nearer", "tv_median", "tv", "relative_part_error"]
 COLUMNS += ["absolute_part_error", "error_by_chance", "part_rms", "slope_own"]
@@ -34,7 +34,7 @@ def main() -> None:
     sizes = {"n_train": given.train, "n_test": given.tests}
     task = qk.tasks.binding(given.pairs, given.seed, given.schema, tokenizer=model.tokenizer, **sizes)
     heads, _ = choose_heads(qk.find_heads(model, task.search))
-    found = qk.decompose_ways(model, {**task.contrasts, **task.extra}, WAYS, heads=heads, seed=given.seed)
+    found = qk.decompose(model, {**task.contrasts, **task.extra}, recipes=RECIPES, heads=heads, seed=given.seed)
     pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
     table = qk.validate(model, pairs, found, methods=["contrast", "raw"]).summary()
     print(f"{len(heads)} heads: {', '.join(map(str, heads))}")

@@ -24,13 +24,15 @@ import torch
 
 import qkprism as qk
 from prompts import BATCH, contrast
-from qkprism.capture import Batches, sites_of, stream_moments
+from qkprism.capture.batching import Batches
+from qkprism.capture.passes import Census, Marked, Pass
+from qkprism.capture.sites import sites_of
+from qkprism.capture.streaming import stream_moments
 from qkprism.core.decomposition import decompose_layer
-from qkprism.core.features import Choices
+from qkprism.core.feature import Choices
 from qkprism.heads import all_heads
 from qkprism.models.batches import bucket, collate
 from qkprism.models.encoding import Encoder, Encodings, encode
-from qkprism.passes import Census, Marked, Pass
 
 PIECE = 128  # prompts that one way runs before the next has its turn
 

@@ -22,12 +22,13 @@ import torch
 import qkprism as qk
 from capture import bare, batches_of
 from prompts import BATCH, contrast
-from qkprism.capture import Batches, sites_of
-from qkprism.core.conditions import methods_of
+from qkprism.capture.batching import Batches
+from qkprism.capture.sites import sites_of
 from qkprism.core.edits import Edit
 from qkprism.models.encoding import EncodedExample, encode
-from qkprism.pipeline.aims import all_aims
-from qkprism.pipeline.intervening import Probe, conditions_of
+from qkprism.subspaces.conditions import methods_of
+from qkprism.verbs.aims import all_aims
+from qkprism.verbs.intervene import Probe, conditions_of
 
 HEADS = ["L10H1", "L12H4", "L14H2", "L15H2", "L16H7", "L17H3", "L18H6", "L19H0", "L20H5"]
 PIECE = 64

@@ -8,8 +8,8 @@ import torch
 import qkprism as qk
 from planted import Lock, basis_change, two_factors
 from qkprism import Attribution, Attributions, Contrast, Example, QKPrismError, decompose_vector_sets
-from qkprism.core.attribution import variance_shares
 from qkprism.core.splitting import METHODS, shapley, split_of
+from qkprism.core.terms import variance_shares
 from test_intervene import HEADS, contrasts, examples, load
 from test_pipeline import unchecked
 from tiny import one_thread  # noqa: F401

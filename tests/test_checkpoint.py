@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import QKPrismError, capture
-from qkprism.checkpoint import Checkpoint
+from qkprism import QKPrismError
+from qkprism.capture import streaming
+from qkprism.capture.checkpoint import Checkpoint
+from qkprism.capture.passes import Pass
 from qkprism.contrasts import Contrast
-from qkprism.passes import Pass
-from qkprism.pipeline import decomposing
+from qkprism.verbs import decompose as decomposing
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -32,7 +33,7 @@ def model():
 
 @pytest.fixture
 def contrasts(monkeypatch):
-    monkeypatch.setitem(capture.CHUNK, "cpu", 8)
+    monkeypatch.setitem(streaming.CHUNK, "cpu", 8)
     whole = contrast(30, seed=1)
     part = Contrast("part", tuple(whole[number] for number in (3, 17)))
     return {"a": whole, "b": contrast(30, twins=True, seed=2), "part": part}
@@ -88,7 +89,7 @@ def test_save__killed_while_writing_leaves_the_former_run(model, contrasts, tmp_
     run = features.save(tmp_path / "run")
     script = f"""
         import os, signal, safetensors.torch
-        from qkprism.core.feature_set import Features
+        from qkprism.results.features import Features
         features = Features.load({str(run)!r})
         write = safetensors.torch.save_file
         def killed(*args):

@@ -198,7 +198,7 @@ def test_options__are_refused_before_torch_is_imported(run, tmp_path, arguments,
     contrast(4).write(tmp_path / "boxes.jsonl")
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)  # importing any of these is an error
     monkeypatch.setitem(sys.modules, "qkprism.models.loading", None)
-    monkeypatch.setitem(sys.modules, "qkprism.core.feature_set", None)
+    monkeypatch.setitem(sys.modules, "qkprism.results.features", None)
     code, out, err = run(*(a.format(place=tmp_path) for a in arguments))
     assert (code, out) == (2, "")
     assert message in err

@@ -13,13 +13,13 @@ from drawn import note, traces
 from planted import Lock
 from qkprism import Head, decompose_vector_sets
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE, RIVALS, SHARED, WEAK, Control, ControlName
-from qkprism.core.conditions import layer_conditions
 from qkprism.core.effect_sums import Table
-from qkprism.core.intervention import intervene_vectors
 from qkprism.figures.separation import separation_figure
 from qkprism.figures.theme import INK
 from qkprism.page.report import effects_report
-from qkprism.toy.ways import feature_only
+from qkprism.subspaces.conditions import layer_conditions
+from qkprism.subspaces.intervention import intervene_vectors
+from qkprism.toy.recipes import feature_only
 from test_planted_truth import attending
 
 SOURCE = Path(__file__).parent.parent / "src" / "qkprism"

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from qkprism import Projections, QKPrismError, Vectors, decompose_vector_sets
-from qkprism.core import projection
 from qkprism.figures import save_figures
+from qkprism.results import projections
 
 
 def needs(there, what):
@@ -62,7 +62,7 @@ def test_umap__keys_lie_with_the_queries_of_their_value(planted):
 
 def test_umap__says_what_is_missing(planted, monkeypatch):
     features, vectors = planted
-    monkeypatch.setattr(projection, "find_spec", lambda _: None)
+    monkeypatch.setattr(projections, "find_spec", lambda _: None)
     with pytest.raises(QKPrismError, match="pip install 'umap-learn"):
         vectors.plot(features, "value", "L0H0", umap=True)
 

@@ -15,22 +15,14 @@ import torch
 from drawn import note, one, traces
 from planted import planted, two_factors
 from qkprism import Head, HeadScores, QKPrismError, decompose_vector_sets, decompose_vectors
-from qkprism.core.features import NO_EVIDENCE, Gap
-from qkprism.core.scores import MEASURES
+from qkprism.core.feature import NO_EVIDENCE, Gap
 from qkprism.figures import heads as head_figures
 from qkprism.figures import rank_figure, save_figure, score_figure, spectrum_figure
 from qkprism.figures.heads import few_heads
 from qkprism.figures.spectrum import shown_directions
-from qkprism.figures.theme import (
-    FEATURE_COLORS,
-    ROLES,
-    feature_color,
-    number,
-    plain,
-    shortened,
-    wrapped,
-)
+from qkprism.figures.theme import FEATURE_COLORS, ROLES, feature_color, number, plain, shortened, wrapped
 from qkprism.page.report import features_report
+from qkprism.results.scores import MEASURES
 
 EVIL = "<script>alert(1)</script> <b>a</b> & $x^2$"
 SAFE = "&lt;script&gt;alert(1)&lt;/script&gt; &lt;b&gt;a&lt;/b&gt; &amp; &#36;x^2&#36;"

@@ -13,25 +13,20 @@ import torch
 from drawn import note, one, traces
 from qkprism import QKPrismError
 from qkprism.controls import BY_NAME, CONTROLS, RIVALS, SHARED
-from qkprism.core.attribution import POSITION_BIAS, RESIDUAL, SOFT_CAP, Attribution, Attributions
-from qkprism.core.conditions import METHODS
-from qkprism.core.conditions import combined as combinations_of
-from qkprism.core.effects import GIVEN, Effects, Entry
 from qkprism.core.rows import MEASURES as ROW_MEASURES
-from qkprism.core.validation import Check, Validation
-from qkprism.figures.attribution import (
-    OTHER_TERMS,
-    View,
-    attribution_figure,
-    shown_token,
-    term_color,
-)
+from qkprism.core.terms import POSITION_BIAS, RESIDUAL, SOFT_CAP
+from qkprism.figures.attribution import OTHER_TERMS, View, attribution_figure, shown_token, term_color
 from qkprism.figures.attributions import attributions_figure
 from qkprism.figures.effects import ALL_EVIDENCE, MEASURES, effects_figure, is_combination, shown_heads
 from qkprism.figures.theme import FEATURE_COLORS, INK, axis, feature_color, number
 from qkprism.figures.validation import METHOD_COLORS, series_of, validation_figure
-from qkprism.pipeline.outcomes import MEASURES as OUTCOME_MEASURES
-from qkprism.pipeline.validating import SEQUENTIAL, WHOLE
+from qkprism.results.attribution import Attribution, Attributions
+from qkprism.results.effects import GIVEN, Effects, Entry
+from qkprism.results.validation import Check, Validation
+from qkprism.subspaces.conditions import METHODS
+from qkprism.subspaces.conditions import combined as combinations_of
+from qkprism.verbs.outcomes import MEASURES as OUTCOME_MEASURES
+from qkprism.verbs.validate import SEQUENTIAL, WHOLE
 
 EVIL = "<script>alert(1)</script> <b>a</b> & $x^2$"
 NAN = math.nan

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qkprism as qk
-from qkprism import capture
+from qkprism.capture import batching
 from qkprism.models.forest import Forest, tree_size
 from qkprism.models.model import Model
 from test_pipeline import contrast, relative_error
@@ -186,7 +186,7 @@ def test_batches__share_rows_only_where_that_saves_tokens(monkeypatch):
     shared.clear()
     for limit, value in (("LEAST_SAVED", 0.9), ("WIDEST", 20)):
         with monkeypatch.context() as patched:
-            patched.setattr(capture, limit, value)
+            patched.setattr(batching, limit, value)
             apart = qk.decompose(model, twins, progress=False)
         for key, feature in together.items():
             assert relative_error(feature.covariance, apart[key].covariance) <= 1e-5

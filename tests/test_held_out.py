@@ -6,8 +6,8 @@ import pytest
 
 import qkprism as qk
 from qkprism import Contrast, Features
-from qkprism.pipeline import inputs
-from qkprism.pipeline.inputs import noted, texts_in
+from qkprism.verbs import inputs
+from qkprism.verbs.inputs import noted, texts_in
 from test_intervene import contrasts, examples, load
 from test_validate import pairs
 from tiny import one_thread  # noqa: F401
@@ -41,8 +41,8 @@ def test_intervene__says_how_many_texts_the_features_were_found_on(model, featur
 
 @pytest.mark.filterwarnings("ignore:16 of 20 examples")
 def test_verbs__all_say_it(model, features):
-    ways = qk.intervene_ways(model, TRAINED["boxes"], {"ours": features}, draws=1, progress=False)
-    assert notes_on_texts(ways["ours"])[0].startswith("20 of 20 texts")
+    sets = qk.intervene(model, TRAINED["boxes"], {"ours": features}, draws=1, progress=False)
+    assert notes_on_texts(sets["ours"])[0].startswith("20 of 20 texts")
     assert notes_on_texts(qk.attribute(model, iter(TRAINED["boxes"].examples), features, progress=False))
     assert not notes_on_texts(qk.attribute(model, OTHERS, features, progress=False))
     changed = pairs(4)

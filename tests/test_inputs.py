@@ -12,7 +12,7 @@ import torch
 import qkprism as qk
 from qkprism import Contrast, Example, Head, QKPrismError, Vectors, decompose_vector_sets, decompose_vectors, options
 from qkprism.contrasts import Span, Text
-from qkprism.core.features import Choices
+from qkprism.core.feature import Choices
 from qkprism.heads import check_heads
 from qkprism.options import MAX_SEED, checked_rank, checked_seed, whole_number
 from test_pipeline import contrast, unchecked
@@ -349,8 +349,8 @@ def test_intervene__bad_options_are_one_sentence_before_the_pass(model, features
         lambda m, f: qk.intervene(None, contrast(4), f),
         lambda m, f: qk.intervene(contrast(4), m, f),
         lambda m, f: qk.intervene(m, [], f),
-        lambda m, f: qk.intervene_ways(m, contrast(4), 3),
-        lambda m, f: qk.intervene_ways(m, contrast(4), {}),
+        lambda m, f: qk.intervene(m, contrast(4), 3),
+        lambda m, f: qk.intervene(m, contrast(4), {}),
         lambda m, f: qk.intervene(m, contrast(4), f, edit=qk.Edit("replace", vector=[1, 2, 3])),
         lambda m, f: qk.Edit("steer", amount="a"),
         lambda m, f: qk.Edit("steer", direction=1.5),
@@ -390,10 +390,10 @@ def test_intervene__bad_options_are_one_sentence_before_the_pass(model, features
         lambda m, f: qk.find_heads(m, contrast(4), progress=False).top(0),
         lambda m, f: qk.find_heads(m, contrast(4), progress=False).above(accuracy="high"),
         lambda m, f: qk.decompose(m, contrast(4), chat=3),
-        lambda m, f: qk.decompose_ways(m, contrast(4), 3),
-        lambda m, f: qk.decompose_ways(m, contrast(4), {}),
-        lambda m, f: qk.decompose_ways(m, contrast(4), {"a": 3}),
-        lambda m, f: qk.decompose_ways(m, contrast(4), {"a": qk.Way(contrasts=3)}),
+        lambda m, f: qk.decompose(m, contrast(4), recipes=3),
+        lambda m, f: qk.decompose(m, contrast(4), recipes={}),
+        lambda m, f: qk.decompose(m, contrast(4), recipes={"a": 3}),
+        lambda m, f: qk.decompose(m, contrast(4), recipes={"a": qk.Recipe(contrasts=3)}),
         lambda m, f: qk.tasks.binding("two"),
         lambda m, f: qk.tasks.binding(2, 0, 3),
         lambda m, f: qk.tasks.binding(10**9),

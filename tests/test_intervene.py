@@ -15,18 +15,18 @@ from transformers import DynamicCache, RobertaForCausalLM
 import qkprism as qk
 from planted import swap
 from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
-from qkprism.capture import sites_of
+from qkprism.capture.sites import sites_of
 from qkprism.contrasts import Span, Text
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE
-from qkprism.core.conditions import Condition
 from qkprism.models import continuation
 from qkprism.models.blocks import skipping
 from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
 from qkprism.models.encoding import encode
-from qkprism.pipeline import outcomes
-from qkprism.pipeline.aims import all_aims, given_aims
-from qkprism.pipeline.intervening import conditions_of
+from qkprism.subspaces.conditions import Condition
+from qkprism.verbs import outcomes
+from qkprism.verbs.aims import all_aims, given_aims
+from qkprism.verbs.intervene import conditions_of
 from test_pipeline import WORDS
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -477,7 +477,7 @@ def test_outcome__cached_whole_and_batched_are_the_same(llama, own, monkeypatch)
     options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
     cached = qk.intervene(llama, test, own, **options)
     small = qk.intervene(llama, test, own, batch_size=3, **options)
-    monkeypatch.setattr("qkprism.pipeline.outcomes.cache_is_exact", lambda *_: False)
+    monkeypatch.setattr("qkprism.verbs.outcomes.cache_is_exact", lambda *_: False)
     whole = qk.intervene(llama, test, own, **options)
     assert torch.allclose(cached.values, small.values, atol=1e-4)
     assert torch.allclose(cached.values, whole.values, atol=1e-4)
@@ -807,9 +807,9 @@ def test_continuation__skips_are_refused_where_blocks_hand_on_more_than_their_ou
     assert [skips_are_exact(shares_keys, encoded, "post", [layer]) for layer in range(4)] == [True] + [False] * 3
 
 
-def test_intervene_ways__gives_what_each_would_alone_from_one_pass(llama):
+def test_intervene__of_several_sets_gives_what_each_would_alone_from_one_pass(llama):
     given = contrasts()
-    ways = {
+    sets = {
         "ours": qk.decompose(llama, given, heads=HEADS, rank=2, progress=False),
         "raw": qk.decompose(llama, {"first": given["first"]}, heads=HEADS[:2], rank=1, metric="raw", progress=False),
     }
@@ -817,20 +817,20 @@ def test_intervene_ways__gives_what_each_would_alone_from_one_pass(llama):
     options = {"draws": 2, "progress": False}
     ran = []
     hook = llama.hf.model.layers[0].register_forward_hook(lambda *_: ran.append(1))
-    found = qk.intervene_ways(llama, test, ways, batch_size=3, **options)
+    found = qk.intervene(llama, test, sets, batch_size=3, **options)
     hook.remove()
     assert len(ran) == 2
-    for way, features in ways.items():
+    for way, features in sets.items():
         alone = qk.intervene(llama, test, features, batch_size=3, **options)
         assert found[way].heads == alone.heads
         assert found[way].entries == alone.entries
         assert torch.equal(found[way].values, alone.values)
         assert found[way].provenance == alone.provenance
     with pytest.raises(QKPrismError, match="at least one set"):
-        qk.intervene_ways(llama, test, {})
+        qk.intervene(llama, test, {})
     other = qk.decompose(llama, given, heads=HEADS, rope="relative", rank=1, progress=False)
     with pytest.raises(QKPrismError, match="encoded differently"):
-        qk.intervene_ways(llama, test, {**ways, "other": other})
+        qk.intervene(llama, test, {**sets, "other": other})
 
 
 def test_outcome__tries_the_cache_on_the_shortest_texts_too(monkeypatch):

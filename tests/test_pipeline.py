@@ -11,13 +11,16 @@ import torch
 
 import oracle
 import qkprism as qk
-from qkprism import Contrast, Example, QKPrismError, capture
-from qkprism.capture import Batches, sites_of, stream_moments
+from qkprism import Contrast, Example, QKPrismError
+from qkprism.capture import batching, streaming
+from qkprism.capture.batching import Batches
+from qkprism.capture.passes import Census, Marked, Pass
+from qkprism.capture.sites import sites_of
+from qkprism.capture.streaming import stream_moments
 from qkprism.contrasts import Text
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.metrics import cell_covariance, key_covariance
 from qkprism.models.encoding import EncodedExample, Encoder, Encodings, encode
-from qkprism.passes import Census, Marked, Pass
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
@@ -132,7 +135,7 @@ def test_decompose__twins_equal_brute_force(model, reading):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch):
-    plain = capture.collate
+    plain = batching.collate
     texts = contrast()
     heads = list(qk.heads.all_heads(model.heads_per_layer))
 
@@ -143,7 +146,7 @@ def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch)
         return stream_moments(batches, sites_of(model, heads), Pass((marked,)))["boxes"]
 
     expected = stream(texts)
-    monkeypatch.setattr(capture, "collate", lambda examples, pad: plain(examples, pad, side))
+    monkeypatch.setattr(batching, "collate", lambda examples, pad: plain(examples, pad, side))
     for changed in (stream(texts), stream(list(texts)[::-1])):
         for layer, moments in expected.items():
             assert relative_error(changed[layer].product, moments.product) <= 1e-5
@@ -153,7 +156,7 @@ def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch)
 def test_stream__chunks_change_nothing(model, monkeypatch):
     texts = contrast()
     whole = qk.decompose(model, texts, progress=False)
-    monkeypatch.setitem(capture.CHUNK, "cpu", 7)
+    monkeypatch.setitem(streaming.CHUNK, "cpu", 7)
     parts = qk.decompose(model, texts, progress=False)
     for key, feature in whole.items():
         assert relative_error(parts[key].covariance, feature.covariance) <= 1e-6
@@ -162,17 +165,17 @@ def test_stream__chunks_change_nothing(model, monkeypatch):
 def test_batches__give_freed_memory_back_every_few_passes(model, monkeypatch):
     given, run = [], []
     pass_of = Batches._pass
-    monkeypatch.setattr(capture, "HELD", 4)
-    monkeypatch.setattr(capture, "give_back", lambda **_: given.append(len(run)))
+    monkeypatch.setattr(batching, "HELD", 4)
+    monkeypatch.setattr(batching, "give_back", lambda **_: given.append(len(run)))
     monkeypatch.setattr(Batches, "_pass", lambda *args: (run.append(1), pass_of(*args))[1])
-    monkeypatch.setitem(capture.CHUNK, "cpu", 3)  # passes are counted over chunks
+    monkeypatch.setitem(streaming.CHUNK, "cpu", 3)  # passes are counted over chunks
     qk.decompose(model, contrast()[:10], batch_size=1, progress=False)
     assert len(run) == 10
     assert given == [1, 5, 9]
 
 
 def test_decompose__keeps_the_tokens_of_one_chunk_at_a_time(model, monkeypatch):
-    monkeypatch.setitem(capture.CHUNK, "cpu", 5)
+    monkeypatch.setitem(streaming.CHUNK, "cpu", 5)
     run, most = type(model).run, 0
 
     def counted(*args, **options):
@@ -184,7 +187,9 @@ def test_decompose__keeps_the_tokens_of_one_chunk_at_a_time(model, monkeypatch):
     gc.collect()
     before = sum(type(thing) is EncodedExample for thing in gc.get_objects())
     twins = contrast(40, twins=True, seed=1, name="twins")
-    qk.decompose_ways(model, [contrast(60), twins], {"ours": qk.Way(), "paper": qk.Way(preset="paper")}, progress=False)
+    qk.decompose(
+        model, [contrast(60), twins], recipes={"ours": qk.Recipe(), "paper": qk.Recipe(preset="paper")}, progress=False
+    )
     assert 5 <= most - before <= 3 * 5  # of this chunk, as they are run, and the last of the other contrast
 
 
@@ -497,7 +502,7 @@ def test_decompose__contrasts_of_the_same_texts_share_a_pass(model, monkeypatch)
 
 
 def test_decompose__contrasts_of_the_same_texts_with_other_twins_share_a_pass(model, monkeypatch):
-    monkeypatch.setitem(capture.CHUNK, "cpu", 8)
+    monkeypatch.setitem(streaming.CHUNK, "cpu", 8)
     texts, other = contrast(30, seed=4), contrast(30, twins=True, seed=4, name="entity")
     assert [e.text.text for e in texts] == [e.text.text for e in other]
     label = [
@@ -518,8 +523,11 @@ def test_decompose__contrasts_of_the_same_texts_with_other_twins_share_a_pass(mo
 
 def test_decompose_ways__pick_and_name_their_contrasts(model):
     sets = {"boxes": contrast(30), "twins": contrast(30, twins=True, seed=1), "more": contrast(30, seed=2)}
-    ways = {"two": qk.Way(contrasts={"order": "more", "lexical": "twins"}), "one": qk.Way(contrasts={"order": "boxes"})}
-    found = qk.decompose_ways(model, sets, ways, progress=False)
+    recipes = {
+        "two": qk.Recipe(contrasts={"order": "more", "lexical": "twins"}),
+        "one": qk.Recipe(contrasts={"order": "boxes"}),
+    }
+    found = qk.decompose(model, sets, recipes=recipes, progress=False)
     expected = qk.decompose(model, {"order": sets["more"], "lexical": sets["twins"]}, progress=False)
     assert found["two"].contrasts == ("order", "lexical")
     assert found["one"].contrasts == ("order",)
@@ -528,11 +536,11 @@ def test_decompose_ways__pick_and_name_their_contrasts(model):
         assert torch.equal(found["two"][key].strengths, feature.strengths)
     for wrong, says in [({"order": "other"}, "no contrast 'other'"), ({}, "at least one contrast")]:
         with pytest.raises(QKPrismError, match=says):
-            qk.decompose_ways(model, sets, {"x": qk.Way(contrasts=wrong)}, progress=False)
+            qk.decompose(model, sets, recipes={"x": qk.Recipe(contrasts=wrong)}, progress=False)
 
 
 def test_decompose__a_part_of_a_contrast_shares_its_pass(model, monkeypatch):
-    monkeypatch.setitem(capture.CHUNK, "cpu", 8)
+    monkeypatch.setitem(streaming.CHUNK, "cpu", 8)
     examples = [*contrast(30), contrast(30)[3]]  # the same text twice
     whole = Contrast("whole", tuple(examples))
     parts = [Contrast("late", tuple(examples[20:][::-1])), Contrast("few", (examples[3], examples[5], examples[30]))]
@@ -552,7 +560,7 @@ def test_decompose_ways__are_those_of_separate_calls_in_one_pass(model, monkeypa
     sets = {"boxes": contrast(30), "twins": contrast(30, twins=True, seed=1)}
     ours, paper = (qk.decompose(model, sets, preset=preset, progress=False) for preset in (None, "paper"))
     count = forward_passes(model, monkeypatch)
-    found = qk.decompose_ways(model, sets, {"ours": qk.Way(), "paper": qk.Way(preset="paper")}, progress=False)
+    found = qk.decompose(model, sets, recipes={"ours": qk.Recipe(), "paper": qk.Recipe(preset="paper")}, progress=False)
     assert count[0] == 30 + 30
     for way, expected in (("ours", ours), ("paper", paper)):
         assert found[way].choices == expected.choices

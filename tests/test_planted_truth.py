@@ -5,10 +5,10 @@ import torch
 
 from planted import Lock, basis_change, swap
 from qkprism import Head, decompose_vector_sets
-from qkprism.core.conditions import METHODS, Condition, layer_conditions
-from qkprism.core.effects import GIVEN
-from qkprism.core.intervention import Attending, intervene_vectors
 from qkprism.core.splitting import split_of
+from qkprism.results.effects import GIVEN
+from qkprism.subspaces.conditions import METHODS, Condition, layer_conditions
+from qkprism.subspaces.intervention import Attending, intervene_vectors
 
 SHARP = 3.5  # of the softmax, for a top attention of about 0.97
 

@@ -7,8 +7,8 @@ import torch
 
 import qkprism as qk
 from qkprism import Projections, QKPrismError
-from qkprism.core.projection import principal_components
 from qkprism.models.encoding import encode
+from qkprism.results.projections import principal_components
 from test_intervene import HEADS, contrasts, examples, load
 from tiny import one_thread  # noqa: F401
 

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import capture
+from qkprism.capture import batching, readers
+from qkprism.capture.readers import read_together
 from qkprism.contrasts import Span
-from qkprism.pipeline import readers
-from qkprism.pipeline.attributing import attributions_reader
-from qkprism.pipeline.intervening import Asked, effects_readers
-from qkprism.pipeline.projecting import projections_reader
-from qkprism.pipeline.readers import read_together
-from qkprism.pipeline.validating import validation_reader
+from qkprism.verbs.attribute import attributions_reader
+from qkprism.verbs.intervene import EditOptions, effects_readers
+from qkprism.verbs.project import projections_reader
+from qkprism.verbs.validate import validation_reader
 from test_intervene import HEADS, contrasts, examples, load
 from test_pipeline import forward_passes
 from test_validate import pairs
@@ -34,7 +33,7 @@ def features(model):
 def readers_of(model, features, given):
     bases = [base for base, _ in given["boxes"]]
     return {
-        **effects_readers(model, bases, {"effects": features}, Asked(draws=2)),
+        **effects_readers(model, bases, {"effects": features}, EditOptions(draws=2)),
         "validation": validation_reader(model, given, features),
         "attributions": attributions_reader(model, bases[2:9], features, method="shapley"),
         "projections": projections_reader(model, [*bases[:5], *examples(4, seed=9)], features, heads=["L1H0"]),
@@ -44,7 +43,7 @@ def readers_of(model, features, given):
 def assert_same(found, model, features, given, monkeypatch):
     """The same as alone, where no text shares anything."""
     monkeypatch.setattr(readers, "MOST_TEXTS", 1)
-    monkeypatch.setattr(capture, "LEAST_SAVED", 0.99)
+    monkeypatch.setattr(batching, "LEAST_SAVED", 0.99)
     bases = [base for base, _ in given["boxes"]]
     alone = {
         "effects": qk.intervene(model, bases, features, draws=2, progress=False),
@@ -75,7 +74,7 @@ def test_read_together__runs_every_text_once(model, features, monkeypatch):
     every = readers_of(model, features, given)
     texts = {example.text.text for own in given.values() for pair in own for example in pair}
     texts |= {example.text.text for example in examples(4, seed=9)}
-    monkeypatch.setattr(capture, "LEAST_SAVED", 0.99)  # a row a text
+    monkeypatch.setattr(batching, "LEAST_SAVED", 0.99)  # a row a text
     count = forward_passes(model, monkeypatch)
     read_together(model, [*every.values()], progress=False)
     assert count[0] == len(texts)

@@ -13,7 +13,7 @@ from qkprism.contrasts.shelves import findings, shelf_rows
 from qkprism.contrasts.templates import ORDER, read_template, shelf_names
 from qkprism.contrasts.words import word_lists, words
 from qkprism.models.encoding import encode
-from qkprism.pipeline.counterfactuals import keys_of
+from qkprism.verbs.counterfactuals import keys_of
 from tokenizers_for_tests import default_tokenizer
 
 NAMES = [

@@ -15,9 +15,9 @@ import torch
 import qkprism as qk
 import studied
 from qkprism import QKPrismError, cli
-from qkprism.core.scores import MEASURES, HeadScores
 from qkprism.page.binding import binding_report
 from qkprism.page.binding_claims import comparison
+from qkprism.results.scores import MEASURES, HeadScores
 from qkprism.studies import BindingStudy, compare, parts, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.jobs import template_of
@@ -127,7 +127,7 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
 )
 def test_binding__command_refuses_before_the_model_is_loaded(arguments, says, monkeypatch, capsys):
     monkeypatch.setattr(qk, "load", None)
-    monkeypatch.setattr("qkprism.core.projection.find_spec", lambda _: None)
+    monkeypatch.setattr("qkprism.results.projections.find_spec", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["qkprism", "binding", *arguments])
     with pytest.raises(SystemExit) as left:
         cli.main()

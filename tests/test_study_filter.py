@@ -12,9 +12,7 @@ import torch
 import qkprism as qk
 import studied
 from qkprism import QKPrismError, cli
-from qkprism.core.crossing import crossing
 from qkprism.core.projectors import span_projector
-from qkprism.core.separation import separation
 from qkprism.figures.filter import filter_figures
 from qkprism.page.filter import (
     Gain,
@@ -29,6 +27,8 @@ from qkprism.page.filter import (
 )
 from qkprism.studies import FilterStudy, study_filter
 from qkprism.studies import filter as studies
+from qkprism.subspaces.crossing import crossing
+from qkprism.subspaces.separation import separation
 from qkprism.tasks.categories import CATEGORIES
 from tiny import one_thread  # noqa: F401
 

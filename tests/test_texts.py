@@ -8,10 +8,10 @@ import torch
 
 import qkprism as qk
 from qkprism import Contrast, Example, QKPrismError
+from qkprism.capture.texts import Texts
 from qkprism.core.groups import connected
 from qkprism.core.means import Means, Pool
 from qkprism.models.encoding import encode
-from qkprism.texts import Texts
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level, word_piece
 
@@ -154,7 +154,7 @@ def test_texts__without_a_word_in_common_nothing_is_near(model):
 def test_texts__many_examples_are_looked_at_in_bounded_memory(model, monkeypatch):
     examples = parsed(*null_texts(40), null_texts(1)[0] + " hat")
     assert looked_at(model, examples).near == 2
-    monkeypatch.setattr("qkprism.texts.MOST_SIGNATURES", 300)
+    monkeypatch.setattr("qkprism.capture.texts.MOST_SIGNATURES", 300)
     assert looked_at(model, examples).near == 0
 
 

@@ -11,7 +11,6 @@ import torch
 from planted import swap
 from qkprism import QKPrismError
 from qkprism.cli import main
-from qkprism.core.conditions import Condition
 from qkprism.core.splitting import split_of
 from qkprism.figures.toy import toy_figures
 from qkprism.figures.toy_swap_wall import swap_wall
@@ -19,6 +18,7 @@ from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page import toy as page
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
+from qkprism.subspaces.conditions import Condition
 from qkprism.toy import Cell, Depth, Sampling, Task, few_cells, study
 from qkprism.toy.cells import untrained
 from qkprism.toy.editable import Editable, draw_editable
@@ -27,9 +27,9 @@ from qkprism.toy.interventions import true_attention
 from qkprism.toy.limits import projector_error
 from qkprism.toy.portrait import Portrait
 from qkprism.toy.protocols import Protocol
+from qkprism.toy.recipes import recipes_of
 from qkprism.toy.samples import draw_samples, exchange
 from qkprism.toy.task import stream
-from qkprism.toy.ways import ways_of
 from toy_cells import JUDGED as CELLS
 
 
@@ -102,9 +102,9 @@ def test_contrast_parts__are_near_the_truth_in_any_basis_and_the_papers_are_not(
 def test_parts__raw_is_one_thing_for_swaps_and_attributions(found):
     """The oblique split in the raw metric has the projectors of the swap `raw oblique`."""
     heads = [found.heads[cell] for cell in CELLS[:4]]
-    ways = ways_of(heads, Sampling(n=512))
-    for i, conditions in enumerate(ways.conditions(1)):
-        forms = split_of(ways.features(i, "raw"), "oblique").forms
+    recipes = recipes_of(heads, Sampling(n=512))
+    for i, conditions in enumerate(recipes.conditions(1)):
+        forms = split_of(recipes.features(i, "raw"), "oblique").forms
         for form, latent in zip(forms, ("z1", "z2"), strict=True):
             moved = conditions.subspace(conditions.names.index(Condition("feature", latent, "raw oblique")))
             assert torch.allclose(form, moved.projector, atol=1e-8)
@@ -187,7 +187,7 @@ def test_editable__a_matched_target_differs_in_one_latent_in_every_row(ranks):
 def test_off_truth__is_the_total_variation_of_whole_rows(found):
     """The three numbers of a row are enough."""
     head = found.heads[CELLS[0]]
-    conditions = ways_of([head], Sampling(n=512)).conditions(1)[0]
+    conditions = recipes_of([head], Sampling(n=512)).conditions(1)[0]
     projector = conditions.subspace(conditions.names.index(Condition("feature", "z1", "raw"))).projector
     samples = draw_samples(head.cell.task, 200, stream("x"))
     rows, row = Editable.of(head, samples), torch.arange(200)

@@ -12,9 +12,10 @@ from qkprism import Contrast, Example, QKPrismError, Validation, decompose_vecto
 from qkprism.contrasts import Span, Text
 from qkprism.core.scatter import Scatter
 from qkprism.core.splitting import split_of
-from qkprism.core.validation import Check, Rows, total_variation
+from qkprism.core.variation import MarkedRows, total_variation
 from qkprism.models.encoding import encode
-from qkprism.pipeline import validating
+from qkprism.results.validation import Check
+from qkprism.verbs import validate as validating
 from test_intervene import HEADS, LETTERS, contrasts, load
 from test_pipeline import WORDS
 from tiny import one_thread  # noqa: F401
@@ -403,7 +404,7 @@ def test_slopes__agree_with_numpy_and_need_enough_pairs():
 
 
 def test_total_variation__is_half_the_difference_and_ratio_has_its_error():
-    rows = Rows(torch.log(torch.tensor([[0.5, 0.3, 0.1]])).double(), torch.log(torch.tensor([0.1])).double())
+    rows = MarkedRows(torch.log(torch.tensor([[0.5, 0.3, 0.1]])).double(), torch.log(torch.tensor([0.1])).double())
     moved = rows.with_pair(rows.marked[:, 1], rows.marked[:, 0])
     assert float(total_variation(rows, moved)) == pytest.approx(0.2)
     g = torch.Generator().manual_seed(1)

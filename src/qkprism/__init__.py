@@ -12,33 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qkprism import tasks, toy
+    from qkprism.capture.vectors import Vectors, decompose_vector_sets, decompose_vectors
     from qkprism.contrasts import Contrast, Example
     from qkprism.contrasts.tasks import Task, task
-    from qkprism.core.attribution import Attribution, Attributions
     from qkprism.core.edits import Edit
-    from qkprism.core.effects import Effects
-    from qkprism.core.feature_set import Features
-    from qkprism.core.features import Feature
+    from qkprism.core.feature import Feature
     from qkprism.core.moments import Moments
-    from qkprism.core.projection import Projections
-    from qkprism.core.scores import HeadScores
-    from qkprism.core.validation import Validation
-    from qkprism.core.vectors import Vectors, decompose_vector_sets, decompose_vectors
     from qkprism.errors import QKPrismError
     from qkprism.heads import Head
     from qkprism.models.loading import load
     from qkprism.models.model import Model
-    from qkprism.pipeline import (
-        Way,
-        attribute,
-        decompose,
-        decompose_ways,
-        find_heads,
-        intervene,
-        intervene_ways,
-        project,
-        validate,
-    )
+    from qkprism.results.attribution import Attribution, Attributions
+    from qkprism.results.effects import Effects
+    from qkprism.results.features import Features
+    from qkprism.results.projections import Projections
+    from qkprism.results.scores import HeadScores
+    from qkprism.results.validation import Validation
+    from qkprism.verbs.attribute import attribute
+    from qkprism.verbs.decompose import decompose
+    from qkprism.verbs.find_heads import find_heads
+    from qkprism.verbs.intervene import intervene
+    from qkprism.verbs.project import project
+    from qkprism.verbs.recipes import Recipe
+    from qkprism.verbs.validate import validate
 
 __all__ = [
     "Attribution",
@@ -55,18 +51,16 @@ __all__ = [
     "Moments",
     "Projections",
     "QKPrismError",
+    "Recipe",
     "Task",
     "Validation",
     "Vectors",
-    "Way",
     "attribute",
     "decompose",
     "decompose_vector_sets",
     "decompose_vectors",
-    "decompose_ways",
     "find_heads",
     "intervene",
-    "intervene_ways",
     "load",
     "project",
     "task",
@@ -77,33 +71,29 @@ __all__ = [
 
 # Where the names are: torch and transformers are imported with the first of them, so that `qkprism --help` is quick.
 _NAMES = {
+    "capture.vectors": ("Vectors", "decompose_vector_sets", "decompose_vectors"),
     "contrasts": ("Contrast", "Example"),
     "contrasts.tasks": ("Task", "task"),
-    "core.attribution": ("Attribution", "Attributions"),
     "core.edits": ("Edit",),
-    "core.effects": ("Effects",),
-    "core.feature_set": ("Features",),
-    "core.features": ("Feature",),
+    "core.feature": ("Feature",),
     "core.moments": ("Moments",),
-    "core.projection": ("Projections",),
-    "core.scores": ("HeadScores",),
-    "core.validation": ("Validation",),
-    "core.vectors": ("Vectors", "decompose_vector_sets", "decompose_vectors"),
     "errors": ("QKPrismError",),
     "heads": ("Head",),
     "models.loading": ("load",),
     "models.model": ("Model",),
-    "pipeline": (
-        "Way",
-        "attribute",
-        "decompose",
-        "decompose_ways",
-        "find_heads",
-        "intervene",
-        "intervene_ways",
-        "project",
-        "validate",
-    ),
+    "results.attribution": ("Attribution", "Attributions"),
+    "results.effects": ("Effects",),
+    "results.features": ("Features",),
+    "results.projections": ("Projections",),
+    "results.scores": ("HeadScores",),
+    "results.validation": ("Validation",),
+    "verbs.attribute": ("attribute",),
+    "verbs.decompose": ("decompose",),
+    "verbs.find_heads": ("find_heads",),
+    "verbs.intervene": ("intervene",),
+    "verbs.project": ("project",),
+    "verbs.recipes": ("Recipe",),
+    "verbs.validate": ("validate",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _ROOMS = {"tasks", "toy", *(module.partition(".")[0] for module in _NAMES)}

@@ -156,7 +156,7 @@ def decompose(
 @app.command(epilog="Example:  qkprism show runs/boxes")
 def show(run: RunArgument, as_json: JsonOption = False) -> None:
     """Show the features of a run folder again, without the model."""
-    from qkprism.core.feature_set import Features
+    from qkprism.results.features import Features
 
     _show(Features.load(run), as_json)
 

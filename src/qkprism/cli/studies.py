@@ -51,9 +51,9 @@ def binding(
     numbers = _numbers(entities)
     checked_seed(seed)
     loading = Loading(model, dtype, device, device_map)
-    from qkprism.core.projection import require_umap
     from qkprism.page.binding import binding_figures, binding_report
     from qkprism.page.binding_claims import comparison
+    from qkprism.results.projections import require_umap
     from qkprism.studies import study_binding
     from qkprism.studies.binding import check_options
 
@@ -85,7 +85,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Put binding studies side by side: means and spread over seeds, a column for each schema."""
-    from qkprism.core.validation import CLEAR, LEAST
+    from qkprism.results.validation import CLEAR, LEAST
     from qkprism.studies import BindingStudy
     from qkprism.studies import compare as side_by_side
 

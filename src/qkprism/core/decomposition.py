@@ -25,7 +25,7 @@ from qkprism.core.covariance import (
     query_square,
     shuffled_covariances,
 )
-from qkprism.core.features import CLEAR, Choices, Feature, Gap, Spectrum
+from qkprism.core.feature import CLEAR, Choices, Feature, Gap, Spectrum
 from qkprism.core.frozen import read_only
 from qkprism.core.metrics import (
     Factor,

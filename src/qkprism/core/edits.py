@@ -6,7 +6,7 @@
     steer     delta = a y               add a multiple of y, or of a direction of the subspace
 
 P acts on keys; on queries it is P^T (`subspace.mT`). An edit of one key adds q^T P delta to its logit, so vectors
-(`Edit.change`) and logits (`core/intervention.py`) are two uses of one delta.
+(`Edit.change`) and logits (`subspaces/intervention.py`) are two uses of one delta.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from qkprism.controls import BY_NAME
-from qkprism.core.conditions import Condition
 from qkprism.core.means import Means
+from qkprism.subspaces.conditions import Condition
 
 
 @dataclass(frozen=True)

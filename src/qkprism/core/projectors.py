@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.core.metrics import Factor, factor
 from qkprism.errors import QKPrismError
 

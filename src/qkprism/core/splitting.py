@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.core.metrics import Factor
 from qkprism.core.projectors import (
     Columns,

@@ -21,7 +21,7 @@ from qkprism.figures.theme import EDGE, GRID, INK, MUTED, WIDTH, feature_color, 
 from qkprism.figures.words import count, few, known
 
 if TYPE_CHECKING:
-    from qkprism.core.attribution import Attribution
+    from qkprism.results.attribution import Attribution
 
 # terms that are no feature, in tones that no feature has
 OTHER_TERMS = MappingProxyType({"residual": "#C4C4C4", "soft cap": "#A8957F", "position bias": "#7E93A0"})

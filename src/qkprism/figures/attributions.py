@@ -14,7 +14,7 @@ from qkprism.figures.theme import INK, MUTED, WIDTH, finish, number, plain, shor
 from qkprism.figures.words import count, facts, few, known, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.core.attribution import Attributions
+    from qkprism.results.attribution import Attributions
 
 _LEFT, _RIGHT = 72, 24  # pixels
 _WORDS = MappingProxyType(

@@ -12,7 +12,7 @@ from qkprism.figures.theme import MUTED, WIDTH, axis, finish, plain
 from qkprism.figures.words import count, facts, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.core.features import Feature
+    from qkprism.core.feature import Feature
     from qkprism.heads import Head
     from qkprism.studies.categories import Scope
 

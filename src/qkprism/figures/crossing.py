@@ -14,7 +14,7 @@ from qkprism.figures.theme import DIVERGING, MISSING, WIDTH, finish, plain
 from qkprism.figures.words import count, known, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.core.crossing import Crossing
+    from qkprism.subspaces.crossing import Crossing
 
 _LEFT, _RIGHT, _CELL, _LABELS = 110, 84, 26, 110  # pixels
 

@@ -22,7 +22,7 @@ from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, 
 from qkprism.figures.words import count, facts, few, known, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.core.effects import Effects
+    from qkprism.results.effects import Effects
 
 SHOWN = 12  # heads
 _LEFT, _RIGHT, _PANEL = 72, 24, 210  # pixels

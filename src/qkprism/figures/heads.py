@@ -35,9 +35,9 @@ from qkprism.figures.words import BELIEVE, TOGETHER, count, name_panel
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
-    from qkprism.core.feature_set import Features
-    from qkprism.core.features import Feature
-    from qkprism.core.scores import HeadScores
+    from qkprism.core.feature import Feature
+    from qkprism.results.features import Features
+    from qkprism.results.scores import HeadScores
 
 _BETWEEN = 60  # pixels between panels
 _BEST = 5

@@ -14,8 +14,8 @@ from qkprism.figures.words import count, facts, name_panel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qkprism.core.feature_set import Features
-    from qkprism.core.projection import Projections
+    from qkprism.results.features import Features
+    from qkprism.results.projections import Projections
 
 MOST = 700  # points a panel
 _NAMED = 12  # values that get a place in the legend

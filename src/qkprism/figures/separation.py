@@ -14,7 +14,7 @@ from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, 
 from qkprism.figures.words import count, facts, known, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.core.effects import Effects
+    from qkprism.results.effects import Effects
 
 _TITLES = {"accuracy": "accuracy of the nearest centroid", "silhouette": "silhouette"}
 _PANEL, _BETWEEN, _LEFT = 170, 100, 64  # pixels

@@ -16,7 +16,7 @@ from qkprism.figures.theme import GRID, INK, MUTED, ROLES, WIDTH, axis, finish, 
 from qkprism.figures.words import BELIEVE, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.core.features import Feature, Spectrum
+    from qkprism.core.feature import Feature, Spectrum
 
 NARROW = 820  # below this many pixels the panels are stacked
 SHOWN = 20

@@ -1,4 +1,4 @@
-"""`validation_figure`: edits and attributions against true counterfactuals (core/validation.py), a row a factor.
+"""`validation_figure`: edits and attributions against true counterfactuals (results/validation.py), a row a factor.
 
 Left, how far the edited attention is from the truth; middle, the predicted part of the logit gap against the true
 one; right, whether the part follows its own factor and no other. Heads in which the factor matters are filled and make
@@ -22,7 +22,7 @@ from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, WIDTH, axis, finis
 from qkprism.figures.words import count, facts, few, known, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.core.validation import Check, Validation
+    from qkprism.results.validation import Check, Validation
 
 # a method has one colour in every figure, and not one of the first features
 METHOD_COLORS = MappingProxyType(

@@ -6,9 +6,9 @@ from html import escape
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from qkprism.core.validation import ALL, CLEAR, LEAST, MATTERS
 from qkprism.page.binding_claims import CONTRASTS, comparison
 from qkprism.page.layout import figure, notes, page, table, with_errors
+from qkprism.results.validation import ALL, CLEAR, LEAST, MATTERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-    from qkprism.core.feature_set import Features
-    from qkprism.core.validation import Validation
     from qkprism.heads import Head
+    from qkprism.results.features import Features
+    from qkprism.results.validation import Validation
     from qkprism.studies.binding_study import BindingStudy
 
 _NO_ENTITIES = (

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.controls import EVIDENCE
-from qkprism.core.validation import MATTERS
+from qkprism.results.validation import MATTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import pandas as pd
 
-    from qkprism.core.effects import Effects
-    from qkprism.core.validation import Validation
+    from qkprism.results.effects import Effects
+    from qkprism.results.validation import Validation
     from qkprism.studies.binding_study import BindingStudy
 
 CONTRASTS = ("order", "lexical")

@@ -8,17 +8,17 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.controls import EVIDENCE
-from qkprism.core.effects import SIGMAS
-from qkprism.core.separation import ACCURACY
 from qkprism.page.layout import figure, notes, page, table
+from qkprism.results.effects import SIGMAS
 from qkprism.studies.categories import NEARLY
 from qkprism.studies.filter import FLOOR
+from qkprism.subspaces.separation import ACCURACY
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from qkprism.core.effects import Effects
     from qkprism.heads import Head
+    from qkprism.results.effects import Effects
     from qkprism.studies.categories import Scope
     from qkprism.studies.filter import FilterStudy
 

@@ -7,16 +7,16 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from qkprism.controls import EVIDENCE, WEAK, Control
-from qkprism.core.features import NO_EVIDENCE
+from qkprism.core.feature import NO_EVIDENCE
 from qkprism.figures.words import BELIEVE
 from qkprism.page.layout import figure, notes, page, table
 
 if TYPE_CHECKING:
-    from qkprism.core.effects import Effects
-    from qkprism.core.feature_set import Features
-    from qkprism.core.features import Feature
-    from qkprism.core.scores import HeadScores
+    from qkprism.core.feature import Feature
     from qkprism.heads import Head
+    from qkprism.results.effects import Effects
+    from qkprism.results.features import Features
+    from qkprism.results.scores import HeadScores
 
 SHOWN = 6  # spectra drawn in full
 

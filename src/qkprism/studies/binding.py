@@ -1,6 +1,6 @@
 """Which box holds the jam? The binding study (paper, section 5.2 and appendix) on any causal language model.
 
-    search -> heads -> features (several ways, one pass) -> intervene, validate, attribute, project (one pass) | outcome
+    search -> heads -> features (all recipes, one pass) -> intervene, validate, attribute, project (one pass) | outcome
 
 Contrasts are made of some entities and tested on others. Everything is kept in one folder. Our order contrast is the
 one without a fixed entity: with one, as in the paper, what the query knows of the answer's label is in it too.
@@ -16,31 +16,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qkprism.core.attribution import Attribution, Attributions
+from qkprism.capture.readers import read_together
 from qkprism.core.decomposition import few_examples
-from qkprism.core.effects import Effects
-from qkprism.core.feature_set import Features
-from qkprism.core.features import Feature
-from qkprism.core.projection import Projections
-from qkprism.core.scores import HeadScores
-from qkprism.core.validation import Validation
+from qkprism.core.feature import Feature
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
-from qkprism.pipeline import attribute, decompose, decompose_ways, find_heads, intervene
-from qkprism.pipeline.attributing import attributions_reader
-from qkprism.pipeline.intervening import Asked, effects_readers
-from qkprism.pipeline.projecting import projections_reader
-from qkprism.pipeline.readers import read_together
-from qkprism.pipeline.validating import validation_reader
+from qkprism.results.attribution import Attribution, Attributions
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features
+from qkprism.results.projections import Projections
+from qkprism.results.scores import HeadScores
+from qkprism.results.validation import Validation
 from qkprism.runs import json_value
 from qkprism.studies.binding_study import (
     CONTRASTS,
     EFFECTS,
     EXAMPLES,
     KIND,
+    RECIPES,
     REFLEXIVE,
-    WAYS,
     About,
     BindingStudy,
     example_folder,
@@ -50,6 +45,12 @@ from qkprism.studies.entities import EntityRanks
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.studies.parts import Parts, check_study, read_study
 from qkprism.tasks import BindingTask, Schema, binding
+from qkprism.verbs.attribute import attribute, attributions_reader
+from qkprism.verbs.decompose import decompose
+from qkprism.verbs.find_heads import find_heads
+from qkprism.verbs.intervene import EditOptions, effects_readers, intervene
+from qkprism.verbs.project import projections_reader
+from qkprism.verbs.validate import validation_reader
 
 THRESHOLD = 0.3  # the paper's, of the accuracy among the marked keys
 MOST_HEADS = 9
@@ -104,8 +105,8 @@ def study_binding(
     example = task.test[0].text
     answer = example.text[example.positive[0].start : example.positive[0].end]
     about = About(model.name, n_pairs, task.schema.name, task.phrasing.name, size, seed, example.text, answer)
-    ways = {way: asdict(choices) for way, choices in WAYS.items()}
-    names: dict[str, Any] = {"schema": task.schema.name, "phrasing": task.phrasing.name, "ways": ways}
+    recipes = {recipe: asdict(choices) for recipe, choices in RECIPES.items()}
+    names: dict[str, Any] = {"schema": task.schema.name, "phrasing": task.phrasing.name, "recipes": recipes}
     names |= template_of(model, task.chat)
     prompts = replace(numbers, entities=())  # which only one part depends on
     drawn = {**task.contrasts, **task.extra}
@@ -128,7 +129,7 @@ def study_binding(
     return BindingStudy(
         about=about,
         scores=scores,
-        ways=found,
+        recipes=found,
         effects=tests[EFFECTS["ours"]],
         effects_paper=tests[EFFECTS["paper"]],
         outcome=outcome,
@@ -195,7 +196,7 @@ class _Work:
         )
 
     def features(self, heads: Sequence[Head]) -> dict[str, Features]:
-        """The features by every way, from one pass if any is missing."""
+        """The features by every recipe, from one pass if any is missing."""
         contrasts = {**self.task.contrasts, **self.task.extra}
         contrasts[REFLEXIVE] = contrasts[REFLEXIVE][: self.numbers.reflexive]
         options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
@@ -203,11 +204,11 @@ class _Work:
         def compute() -> dict[str, Features]:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Only .* effective examples")  # a note of the study says so
-                return decompose_ways(self.model, contrasts, WAYS, **options)
+                return decompose(self.model, contrasts, recipes=RECIPES, **options)
 
-        return self.parts.get_all({way: folder_of(way) for way in WAYS}, compute, Features.load)
+        return self.parts.get_all({recipe: folder_of(recipe) for recipe in RECIPES}, compute, Features.load)
 
-    def tests(self, ways: Mapping[str, Features], method: str | None) -> dict[str, Any]:
+    def tests(self, recipes: Mapping[str, Features], method: str | None) -> dict[str, Any]:
         """All that is read of the test prompts as they are, from one pass if any of it is missing.
 
         Edits of our features and of the paper's; edits and attributions against texts in which clauses, entities or
@@ -215,17 +216,17 @@ class _Work:
         """
         loads: dict[str, Any] = dict.fromkeys(EFFECTS.values(), Effects.load)
         loads |= {"validation": Validation.load, "attributions": Attributions.load, "projections": Projections.load}
-        return self.parts.get_all({name: name for name in loads}, partial(self._read_tests, ways, method), loads)
+        return self.parts.get_all({name: name for name in loads}, partial(self._read_tests, recipes, method), loads)
 
-    def _read_tests(self, ways: Mapping[str, Features], method: str | None) -> dict[str, Any]:
-        model, features, shown = self.model, ways["ours"], self.task.test[: self.numbers.shown]
+    def _read_tests(self, recipes: Mapping[str, Features], method: str | None) -> dict[str, Any]:
+        model, features, shown = self.model, recipes["ours"], self.task.test[: self.numbers.shown]
         pairs = {name: self.task.counterfactuals(name) for name in CONTRASTS}  # type: ignore[arg-type]
         pairs[REFLEXIVE] = self.task.counterfactuals("label")
-        edited = {part: ways[way] for way, part in EFFECTS.items()}
-        asked = Asked(labels=LABELS, draws=self.numbers.draws, seed=self.seed)
+        edited = {part: recipes[recipe] for recipe, part in EFFECTS.items()}
+        options = EditOptions(labels=LABELS, draws=self.numbers.draws, seed=self.seed)
         readers: dict[str, Any] = {
-            **effects_readers(model, self.task.test, edited, asked),
-            "validation": validation_reader(model, pairs, ways),
+            **effects_readers(model, self.task.test, edited, options),
+            "validation": validation_reader(model, pairs, recipes),
             "attributions": attributions_reader(model, shown, features, method=method),
             "projections": projections_reader(model, shown, features),
         }
@@ -240,13 +241,13 @@ class _Work:
             "outcome", lambda: intervene(self.model, self.task.test, features, **options), Effects.load
         )
 
-    def examples(self, ways: Mapping[str, Features], method: str | None) -> dict[str, Attribution]:
+    def examples(self, recipes: Mapping[str, Features], method: str | None) -> dict[str, Attribution]:
         """The first prompt in the head with the largest part of each feature, by our split and by the paper's."""
-        splits = {"ours": (ways["ours"], method), "paper": (ways["paper"], "sequential")}
+        splits = {"ours": (recipes["ours"], method), "paper": (recipes["paper"], "sequential")}
         found = {}
         for name in EXAMPLES:
             contrast, whose = name.split(", ")
-            head = max(ways["ours"].heads, key=lambda head: _worth(ways["ours"][contrast, head]))
+            head = max(recipes["ours"].heads, key=lambda head: _worth(recipes["ours"][contrast, head]))
             features, split = splits[whose]
             compute = partial(self._example, features, head, split)
             found[name] = self.parts.get(example_folder(name), compute, Attribution.load)

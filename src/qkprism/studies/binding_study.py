@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkprism.core.attribution import Attribution, Attributions
-from qkprism.core.effects import Effects
-from qkprism.core.feature_set import Features
-from qkprism.core.projection import Projections
-from qkprism.core.scores import HeadScores
-from qkprism.core.validation import Validation
 from qkprism.heads import Head
-from qkprism.pipeline import Way
+from qkprism.results.attribution import Attribution, Attributions
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features
+from qkprism.results.projections import Projections
+from qkprism.results.scores import HeadScores
+from qkprism.results.validation import Validation
 from qkprism.studies.entities import EntityRanks
 from qkprism.studies.parts import load_part, read_finished
+from qkprism.verbs.recipes import Recipe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +31,13 @@ EXAMPLES = tuple(f"{name}, {whose}" for name in CONTRASTS for whose in ("ours", 
 EFFECTS = {"ours": "effects", "paper": "effects-paper"}  # whose features are edited, and the part that has it
 OURS = {name: name for name in CONTRASTS}
 PAPER = OURS | {"order": "order_fixed"}
-WAYS = {
-    "ours": Way(contrasts=OURS),
-    "ours, paired twins": Way(reading="paired", contrasts=OURS),
-    "ours, matched twins": Way(reading="matched", contrasts=OURS),
-    "three mechanisms": Way(contrasts={**OURS, REFLEXIVE: REFLEXIVE}),
-    "paper": Way(preset="paper", contrasts=PAPER),
-    "paper code": Way(preset="paper-code", contrasts=PAPER),
+RECIPES = {
+    "ours": Recipe(contrasts=OURS),
+    "ours, paired twins": Recipe(reading="paired", contrasts=OURS),
+    "ours, matched twins": Recipe(reading="matched", contrasts=OURS),
+    "three mechanisms": Recipe(contrasts={**OURS, REFLEXIVE: REFLEXIVE}),
+    "paper": Recipe(preset="paper", contrasts=PAPER),
+    "paper code": Recipe(preset="paper-code", contrasts=PAPER),
 }
 
 
@@ -68,7 +68,7 @@ class BindingStudy:
 
     about: About
     scores: HeadScores
-    ways: Mapping[str, Features]
+    recipes: Mapping[str, Features]
     effects: Effects
     effects_paper: Effects
     outcome: Effects
@@ -87,7 +87,7 @@ class BindingStudy:
         return cls(
             about,
             scores=part("heads", HeadScores.load),
-            ways={way: part(folder_of(way), Features.load) for way in WAYS},
+            recipes={recipe: part(folder_of(recipe), Features.load) for recipe in RECIPES},
             examples={name: part(example_folder(name), Attribution.load) for name in EXAMPLES},
             entities=part("entities", EntityRanks.load, {"entities": about.entities}),
             **{name: part(folder, load) for name, (folder, load) in _PARTS.items()},
@@ -100,7 +100,7 @@ class BindingStudy:
     @property
     def features(self) -> Features:
         """The features by our choices."""
-        return self.ways["ours"]
+        return self.recipes["ours"]
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -109,12 +109,12 @@ class BindingStudy:
     @property
     def paper(self) -> Features:
         """The features by the paper's choices."""
-        return self.ways["paper"]
+        return self.recipes["paper"]
 
     @property
     def mechanisms(self) -> Features:
         """Order, lexical and reflexive features, decomposed together."""
-        return self.ways["three mechanisms"]
+        return self.recipes["three mechanisms"]
 
     def summary(self) -> pd.DataFrame:
         """A row a head: accuracy, and of each feature its ranks, its part of the gap, and what moving it does.
@@ -134,7 +134,7 @@ class BindingStudy:
             row |= {f"{name}_rank": self.features[name, head].rank}
             row |= {f"{name}_heldout": self.features[name, head].rank_heldout}
             row |= {f"{name}_energy": self.paper[name, head].rank_energy}
-            row |= {f"{name}_code": self.ways["paper code"][name, head].rank_energy}
+            row |= {f"{name}_code": self.recipes["paper code"][name, head].rank_energy}
             row |= _with_error(f"{name}_gap", self.gap(name, head))
             row |= _with_error(f"{name}_shift", self.effects.gain(head=head, feature=name))
             row |= _with_error(f"{name}_alignment", self.projections.alignment(self.features, name, head))
@@ -177,9 +177,9 @@ _PARTS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def folder_of(way: str) -> str:
-    """The part of a study that holds the features of a way."""
-    return f"features-{way.replace(', ', '-').replace(' ', '-')}"
+def folder_of(recipe: str) -> str:
+    """The part of a study that holds the features of a recipe."""
+    return f"features-{recipe.replace(', ', '-').replace(' ', '-')}"
 
 
 def example_folder(name: str) -> str:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qkprism.contrasts import Contrast, Span, Text
-from qkprism.core.crossing import Crossing, crossing
-from qkprism.core.effects import Effects
-from qkprism.core.feature_set import Features
-from qkprism.core.projection import Projections
 from qkprism.core.projectors import span_projector
-from qkprism.core.separation import SCORE
 from qkprism.heads import Head
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features
+from qkprism.results.projections import Projections
+from qkprism.subspaces.crossing import Crossing, crossing
+from qkprism.subspaces.separation import SCORE
 from qkprism.tasks.filtering import POOLED
 
 LABEL, ITEM = "category", "item"

@@ -1,6 +1,6 @@
 """Binding studies side by side: what holds over seeds and schemas, with its spread.
 
-First how far swaps and parts are right, in the heads in which the clue matters (core/validation.py); then the same over
+First how far swaps and parts are right, in the heads in which the clue matters (results/validation.py); then the same over
 all heads, where those without the clue look right by any method; then heads, ranks, and what swaps move beside their
 controls.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from qkprism.controls import RIVALS
-from qkprism.core.effects import GIVEN
-from qkprism.core.validation import ALL, MATTERS
 from qkprism.errors import QKPrismError
+from qkprism.results.effects import GIVEN
+from qkprism.results.validation import ALL, MATTERS
 from qkprism.studies.binding import THRESHOLD, binding_heads
 from qkprism.studies.binding_study import BOTH, CONTRASTS, BindingStudy
 

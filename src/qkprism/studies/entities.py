@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qkprism.core.feature_set import Features
-from qkprism.core.stored import load_result, save_result
+from qkprism.results.features import Features
+from qkprism.results.stored import load_result, save_result
 
 if TYPE_CHECKING:
     import pandas as pd

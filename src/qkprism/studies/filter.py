@@ -15,20 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkprism.contrasts import Contrast
-from qkprism.core.effects import Effects
-from qkprism.core.feature_set import Features
-from qkprism.core.projection import Projections
-from qkprism.core.scores import HeadScores
-from qkprism.core.separation import ACCURACY, SILHOUETTE, separation
 from qkprism.heads import Head
 from qkprism.models.model import Model
-from qkprism.pipeline import decompose, find_heads, intervene, project
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features
+from qkprism.results.projections import Projections
+from qkprism.results.scores import HeadScores
 from qkprism.studies.categories import ITEM, LABEL, Scope, compared_features, groups_of, with_items
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.studies.parts import Parts, check_study, load_part, read_finished
+from qkprism.subspaces.separation import ACCURACY, SILHOUETTE, separation
 from qkprism.tasks import FilteringTask, filtering
 from qkprism.tasks.categories import CATEGORIES
 from qkprism.tasks.filtering import POOLED
+from qkprism.verbs.decompose import decompose
+from qkprism.verbs.find_heads import find_heads
+from qkprism.verbs.intervene import intervene
+from qkprism.verbs.project import project
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from qkprism.contrasts import Contrast
 from qkprism.errors import QKPrismError
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
-from qkprism.pipeline.inputs import versions
+from qkprism.verbs.inputs import versions
 
 Size = TypeVar("Size")
 

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.core.projectors import joint_projectors
 from qkprism.core.splitting import Split, split_of
 from qkprism.toy.cells import Cell, ToyHead
+from qkprism.toy.recipes import RecipeName, Recipes
 from qkprism.toy.samples import LATENTS, Latent, draw_samples
 from qkprism.toy.task import stream
 from qkprism.toy.truth import logit_parts
-from qkprism.toy.ways import Made, Ways
 
-SPLITS: tuple[tuple[Made, str], ...] = (
+SPLITS: tuple[tuple[RecipeName, str], ...] = (
     ("contrast", "oblique"),
     ("contrast", "sequential"),
     ("contrast", "shapley"),
@@ -37,7 +37,7 @@ class PartError:
 
     cell: Cell
     latent: Latent
-    metric: Made
+    metric: RecipeName
     split: str
     error: float
     size: float
@@ -48,14 +48,14 @@ class PartError:
         return self.error / self.size
 
 
-def part_errors(head: ToyHead, ways: Ways, number: int) -> list[PartError]:
+def part_errors(head: ToyHead, recipes: Recipes, number: int) -> list[PartError]:
     """The parts of every split beside the true ones."""
     samples, scaling = draw_samples(head.cell.task, PAIRS, stream("parts", repr(head.cell))), head.cell.d_head**-0.5
     query, key = head.queries(samples), head.keys(samples)
     true = {name: part * scaling for name, part in logit_parts(head, samples).items()}
     rows = []
     for metric, split in SPLITS:
-        found = _split(ways.features(number, metric), split)
+        found = _split(recipes.features(number, metric), split)
         parts = {} if found is None else dict(zip(found.names, found.parts(query, key, scaling), strict=True))
         for latent in LATENTS:
             error = float((parts[latent] - true[latent]).abs().mean()) if parts else nan

@@ -11,17 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
-from qkprism.toy.task import (
-    DEFAULT,
-    Maps,
-    Preset,
-    Samples,
-    Task,
-    Variant,
-    embed_payloads,
-    embed_selector,
-    stream,
-)
+from qkprism.toy.task import DEFAULT, Maps, Preset, Samples, Task, Variant, embed_payloads, embed_selector, stream
 
 RANKS = {8: range(2, 7), 16: range(4, 13)}
 

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.limits import by_size
+from qkprism.toy.recipes import recipes_of
 from qkprism.toy.samples import Latent, draw_samples
 from qkprism.toy.task import stream
-from qkprism.toy.ways import ways_of
 
 POINTS = 400
 
@@ -43,9 +43,9 @@ def clouds(heads: Sequence[ToyHead], sampling: Sampling) -> list[Point]:
     """Points of z1 in each head of any size."""
     rows = []
     for own in by_size(heads):
-        ways = ways_of(own, sampling)
+        recipes = recipes_of(own, sampling)
         for i, head in enumerate(own):
-            rows += _cloud(head, ways.features(i, "paper")[0])
+            rows += _cloud(head, recipes.features(i, "paper")[0])
     return rows
 
 

@@ -16,21 +16,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from qkprism.core.feature_set import Features, Layer
-from qkprism.core.features import Choices
+from qkprism.capture.vectors import Vectors
+from qkprism.core.feature import Choices
 from qkprism.core.moments import Moments, Plan, accumulate, assign_folds, make_plan, reduce_keys
-from qkprism.core.vectors import Vectors
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.results.features import Features, Layer
 from qkprism.toy.cells import ToyHead
-from qkprism.toy.samples import (
-    LATENTS,
-    Latent,
-    Negatives,
-    check_correlation,
-    check_negatives,
-    draw_contrast,
-)
+from qkprism.toy.samples import LATENTS, Latent, Negatives, check_correlation, check_negatives, draw_contrast
 from qkprism.toy.task import stream
 
 _CHUNK = 512

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from qkprism.core.intervention import Attending, Scene
 from qkprism.core.rows import Logits, Places, Row, after_key_edit, read_row
+from qkprism.subspaces.intervention import Attending, Scene
 from qkprism.toy.cells import ToyHead
 from qkprism.toy.samples import LATENTS, Latent, differ_in_sign, draw_signs, take
 from qkprism.toy.task import Maps, Samples, Task

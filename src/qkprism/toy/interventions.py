@@ -18,16 +18,16 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.conditions import Condition, Conditions
 from qkprism.core.edits import Edit
-from qkprism.core.intervention import key_changes
 from qkprism.heads import Head
+from qkprism.subspaces.conditions import Condition, Conditions
+from qkprism.subspaces.intervention import key_changes
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.editable import Editable, Target, draw_editable
+from qkprism.toy.recipes import feature_only, only
 from qkprism.toy.samples import LATENTS
 from qkprism.toy.task import stream
 from qkprism.toy.truth import true_keys
-from qkprism.toy.ways import feature_only, only
 
 BOTH = "z1+z2"
 MOVED = (*LATENTS, BOTH)

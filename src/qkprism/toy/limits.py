@@ -17,17 +17,17 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.conditions import METHODS, Conditions
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.core.rank import THRESHOLD, energy_rank, leading_run
 from qkprism.heads import Head
+from qkprism.subspaces.conditions import METHODS, Conditions
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.cores import one_core_each
 from qkprism.toy.interventions import feature_condition
+from qkprism.toy.recipes import Recipes, recipes_of
 from qkprism.toy.samples import LATENTS, Latent
 from qkprism.toy.truth import true_keys, true_queries
-from qkprism.toy.ways import Ways, ways_of
 
 CORRELATIONS = (0.0, 0.5, 0.9)
 SIZES = (100, 200, 500, 1000, 4096)
@@ -79,15 +79,15 @@ def ends(heads: Sequence[ToyHead], sampling: Sampling, most: int = SIZES[-1]) ->
 
 
 def _ends(heads: Sequence[ToyHead], sampling: Sampling) -> Ends:
-    ways = ways_of(heads, sampling)
+    recipes = recipes_of(heads, sampling)
     wrong = [
         Limit(head.cell, latent, sampling.correlation, sampling.n, method, _error_of(head, latent, own, method))
-        for head, own in zip(heads, ways.conditions(1), strict=True)
+        for head, own in zip(heads, recipes.conditions(1), strict=True)
         for latent in LATENTS
         for method in METHODS
     ]
     known = [] if sampling.correlation else list(enumerate(heads))
-    return Ends(tuple(wrong), tuple(row for i, head in known for row in _ranks(head.cell, sampling.n, ways, i)))
+    return Ends(tuple(wrong), tuple(row for i, head in known for row in _ranks(head.cell, sampling.n, recipes, i)))
 
 
 def _error_of(head: ToyHead, latent: Latent, conditions: Conditions, method: str) -> float:
@@ -103,10 +103,10 @@ def projector_error(head: ToyHead, latent: Latent, projector: Float64[Tensor, "d
     return float((queries @ torch.cat(wrong, 1)).norm() / (queries @ keys[latent]).norm())
 
 
-def _ranks(cell: Cell, n: int, ways: Ways, number: int) -> list[RankAt]:
+def _ranks(cell: Cell, n: int, recipes: Recipes, number: int) -> list[RankAt]:
     rows = []
     for latent, true in zip(LATENTS, cell.task.ranks, strict=True):
-        ours, paper = (found[latent, Head(0, number)] for found in (ways.ours, ways.paper))
+        ours, paper = (found[latent, Head(0, number)] for found in (recipes.ours, recipes.paper))
         found = {("energy", e): energy_rank(paper.spectrum.raw[None], e) for e in ENERGIES}
         found |= {("balanced", e): energy_rank(ours.spectrum.balanced[None], e) for e in ENERGIES}
         found |= {("heldout", t): _run(ours, t) for t in THRESHOLDS}

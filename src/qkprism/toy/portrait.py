@@ -15,8 +15,8 @@ from qkprism.toy.cells import ToyHead
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.cores import one_core_each
 from qkprism.toy.interventions import Swap, swaps
+from qkprism.toy.recipes import only, recipes_of
 from qkprism.toy.recovery import Recovery, recovered
-from qkprism.toy.ways import only, ways_of
 
 KINDS = ("recovered", "swaps", "parts")
 SWAPS, QUICK_SWAPS = 51_200, 4096
@@ -74,11 +74,11 @@ def _groups(heads: Sequence[ToyHead], d_head: int) -> list[Sequence[ToyHead]]:
 
 
 def _few(heads: Sequence[ToyHead], sampling: Sampling, depth: Depth) -> Portrait:
-    ways = ways_of(heads, sampling)
-    rows = recovered(heads, ways.ours, sampling)
+    recipes = recipes_of(heads, sampling)
+    rows = recovered(heads, recipes.ours, sampling)
     moved: list[Swap] = []
     if depth.swaps:
-        for head, conditions in zip(heads, ways.conditions(max(depth.draws, 1)), strict=True):
+        for head, conditions in zip(heads, recipes.conditions(max(depth.draws, 1)), strict=True):
             moved += swaps(head, conditions if depth.draws else only(conditions), depth.swaps)
-    parts = [row for i, head in enumerate(heads) if depth.parts for row in part_errors(head, ways, i)]
+    parts = [row for i, head in enumerate(heads) if depth.parts for row in part_errors(head, recipes, i)]
     return Portrait(tuple(rows), tuple(moved), tuple(parts))

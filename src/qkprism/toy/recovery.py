@@ -11,9 +11,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.covariance import contrastive_covariance
-from qkprism.core.feature_set import Features
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.core.rank import ENERGY, energy_rank, leading_run
+from qkprism.results.features import Features
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.contrasts import OURS, Sampling, contrast_vectors, decompose_heads
 from qkprism.toy.samples import LATENTS, Latent

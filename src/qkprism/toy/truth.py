@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from qkprism.core.vectors import Vectors
+from qkprism.capture.vectors import Vectors
 from qkprism.toy.cells import ToyHead
 from qkprism.toy.samples import LATENTS, Latent, Negatives
 from qkprism.toy.task import Samples

@@ -1,0 +1,75 @@
+"""A streaming pass that can be killed and goes on where it was, to the identical result.
+
+The moments are additive and chunks have fixed borders, so what has been added up to a chunk's end, and how many
+examples that were, is all there is to keep. It is a run folder of its own, written at most every `interval` seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qkprism.capture.passes import Marked
+from qkprism.capture.sites import Site
+from qkprism.core.moments import Moments, pack, unpack
+from qkprism.errors import QKPrismError
+from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
+
+KIND = "checkpoint"
+_FILE = "moments"
+
+Sums = dict[str, dict[int, Moments]]
+
+
+@dataclass
+class Checkpoint:
+    """What a pass has summed so far, on disk. `job` says which pass it is: another one is refused."""
+
+    folder: Path
+    job: Mapping[str, Any]
+    interval: float = 30.0
+    done: dict[str, int] = field(default_factory=dict)
+    sums: Sums = field(default_factory=dict)
+    _written: float = field(default_factory=time.monotonic)
+
+    @property
+    def digest(self) -> str:
+        """What tells one job from another: model, contrasts, heads and options."""
+        return hashlib.sha256(json.dumps(json_value(self.job), sort_keys=True).encode()).hexdigest()
+
+    def read(self, marked: Sequence[Marked], sites: Mapping[int, Site]) -> None:
+        """Take up what a former pass of the same job has summed, if there was one."""
+        check_place(self.folder, KIND)
+        if not (self.folder / MANIFEST).exists():
+            return
+        manifest, files = read_run(self.folder, KIND)
+        if manifest["job"] != self.digest:
+            raise QKPrismError(
+                f"{self.folder} is the checkpoint of another job (other model, contrasts, heads or options). "
+                "Delete it or choose another place."
+            )
+        self.done = {name: int(count) for name, count in manifest["done"].items()}
+        for i, own in enumerate(marked):
+            if self.done.get(own.name):
+                self.sums[own.name] = {
+                    layer: unpack(files[_FILE], f"{i}/{layer}", own.reading, site.kv_index)
+                    for layer, site in sites.items()
+                }
+
+    def note(self, marked: Sequence[Marked], done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
+        """Note that a chunk of some contrasts is complete; write if it is time."""
+        for name, own in sums.items():
+            self.done[name], self.sums[name] = done, dict(own)
+        if time.monotonic() - self._written >= self.interval:
+            self.write(marked)
+
+    def write(self, marked: Sequence[Marked]) -> None:
+        """Write all that has been summed."""
+        named = {f"{i}/{layer}": m for i, own in enumerate(marked) for layer, m in self.sums.get(own.name, {}).items()}
+        write_run(self.folder, KIND, {"job": self.digest, "done": self.done}, {_FILE: pack(named)})
+        self._written = time.monotonic()

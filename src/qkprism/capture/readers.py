@@ -1,0 +1,126 @@
+"""What verbs read of a forward pass, and how several of them share one.
+
+A reader says which examples it wants run and which layers it wants to see. Examples of several readers that have the
+same first text are run as one, each of their texts once, and every reader sees its own texts as if they were alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from qkprism.capture.batching import Batches
+from qkprism.capture.passes import numbers_of, seen_as
+from qkprism.models.batches import Batch, collate
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import EncodedExample, EncodedText
+from qkprism.models.model import Model
+from qkprism.options import Frame
+from qkprism.progress import bar
+
+MOST_TEXTS = 16  # that are run as one example
+
+
+class Reader(Protocol):
+    """Reads the calls of a batch (`visit`) and keeps what it read when the batch's pass is complete (`keep`).
+
+    A pass that failed may have shown calls of texts that are run again: nothing counts before it is kept.
+    """
+
+    @property
+    def examples(self) -> Sequence[EncodedExample]: ...
+    @property
+    def layers(self) -> Sequence[int]: ...
+    @property
+    def rope(self) -> Frame: ...
+    def visit(self, call: AttentionCall, batch: Batch) -> None: ...
+    def keep(self, batch: Batch) -> None: ...
+
+
+def read_together(
+    model: Model, readers: Sequence[Reader], *, batch_size: int | None = None, unit: str = "examples", progress: bool
+) -> None:
+    """One pass for all readers, which see the same frame."""
+    if len({reader.rope for reader in readers}) > 1:
+        raise ValueError("readers of one pass must see queries and keys in one frame")
+    bundles = _bundles(readers, MOST_TEXTS if batch_size is None else batch_size)
+    layers = sorted({layer for reader in readers for layer in reader.layers})
+    batches = Batches(model, layers, readers[0].rope, batch_size)
+    views = [_View(reader, [bundle.members[number] for bundle in bundles]) for number, reader in enumerate(readers)]
+
+    def visit(call: AttentionCall, batch: Batch) -> None:
+        for view in views:
+            view.visit(call, batch)
+
+    examples = [bundle.example(number) for number, bundle in enumerate(bundles)]
+    with bar(len(examples), unit, progress) as tick:
+        for batch in batches.run(examples, visit):
+            for view in views:
+                view.keep(batch)
+            tick(len(batch.examples))
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    """Examples with the same first text: their different texts, and for each reader its examples with their texts."""
+
+    source: str
+    members: Sequence[list[tuple[EncodedExample, tuple[int, ...]]]]
+    texts: dict[object, EncodedText] = field(default_factory=dict)
+
+    def example(self, index: int) -> EncodedExample:
+        """All texts as one example."""
+        first, *more = self.texts.values()
+        return EncodedExample(index, first, None, 1.0, None, self.source, tuple(more))
+
+
+def _bundles(readers: Sequence[Reader], most: int) -> list[_Bundle]:
+    """Bundles of at most so many texts (a batch cannot be split within one), unless a single example has more."""
+    found: list[_Bundle] = []
+    open_for: dict[tuple[int, ...], _Bundle] = {}
+    for number, reader in enumerate(readers):
+        for example in reader.examples:
+            bundle = open_for.get(example.text.ids)
+            if bundle is None or len({*bundle.texts, *map(seen_as, example.texts)}) > most:
+                bundle = open_for[example.text.ids] = _Bundle(example.source, [[] for _ in readers])
+                found.append(bundle)
+            bundle.members[number].append((example, numbers_of(example, bundle.texts)))
+    return found
+
+
+@dataclass
+class _View:
+    """What one reader sees of a pass: its own examples, in the order of the batch."""
+
+    reader: Reader
+    members: Sequence[Sequence[tuple[EncodedExample, tuple[int, ...]]]]
+    batch: Batch | None = None
+    own: tuple[Batch, tuple[int, ...]] | None = None
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        if call.layer in self.reader.layers and (own := self._own(batch)):
+            mine, rows = own
+            alone = rows == tuple(range(len(batch.query))) and mine.input_ids.shape == batch.input_ids.shape
+            self.reader.visit(call if alone else call.pick(rows, mine.input_ids.shape[1]), mine)
+
+    def keep(self, batch: Batch) -> None:
+        if own := self._own(batch):
+            self.reader.keep(own[0])
+
+    def _own(self, batch: Batch) -> tuple[Batch, tuple[int, ...]] | None:
+        """The reader's examples of a batch, and the rows of their texts; None if it has none there."""
+        if self.batch is not batch:
+            self.batch, self.own = batch, self._find(batch)
+        return self.own
+
+    def _find(self, batch: Batch) -> tuple[Batch, tuple[int, ...]] | None:
+        starts = {place: row for row, (place, which) in enumerate(batch.rows) if which == 0}
+        found = [
+            (example, [starts[place] + number for number in numbers])
+            for place, bundle in enumerate(batch.examples)
+            for example, numbers in self.members[bundle.index]
+        ]
+        if not found:
+            return None
+        return collate([example for example, _ in found]), tuple(row for _, rows in found for row in rows)

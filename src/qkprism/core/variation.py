@@ -1,0 +1,34 @@
+"""How far attention rows are from each other: total variation over marked keys and the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class MarkedRows:
+    """Attention rows in logits: original, target, other marked keys (-inf where a text has fewer), and the rest."""
+
+    marked: Float64[Tensor, "*row key"]
+    rest: Float64[Tensor, "*row"]
+
+    def attention(self) -> Float64[Tensor, "*row place"]:
+        """The attention on each marked key and on all else."""
+        return torch.softmax(torch.cat([self.marked, self.rest[..., None]], -1), -1)
+
+    def pick(self, place: int) -> MarkedRows:
+        """Those at one place of the last dimension of rows."""
+        return MarkedRows(self.marked[..., place, :], self.rest[..., place])
+
+    def with_pair(self, original: Float64[Tensor, "*row"], target: Float64[Tensor, "*row"]) -> MarkedRows:
+        """The same rows with other logits of the original and the target."""
+        return MarkedRows(torch.cat([torch.stack([original, target], -1), self.marked[..., 2:]], -1), self.rest)
+
+
+def total_variation(first: MarkedRows, second: MarkedRows) -> Float64[Tensor, "*row"]:
+    """Half the sum of absolute differences of attention."""
+    return (first.attention() - second.attention()).abs().sum(-1) / 2

@@ -1,0 +1,320 @@
+"""`Effects`: what an intervention did in each head, for every feature, beside every control."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from qkprism.controls import BY_NAME
+from qkprism.core.edits import Edit, Kind
+from qkprism.core.effect_sums import EffectSums, spread_over_draws
+from qkprism.core.frozen import Frozen
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.results.stored import load_result, save_result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+KIND = "effects"
+GIVEN = "given"  # the target that the example marks, or a random negative
+SIGMAS = 2.0  # errors by which a feature must exceed a control to beat it
+NO_ERROR = "has no standard error, so it is not compared with controls"
+
+
+HeadSums = tuple[Sequence[str], EffectSums, Int[Tensor, "_ condition"]]
+"""Names of some heads, their sums, and the rank of each condition in each of them."""
+
+
+class Entry(NamedTuple):
+    """One row of the result: what was edited, by which method, towards which target."""
+
+    target: str
+    feature: str
+    method: str
+    control: str
+
+
+@dataclass(frozen=True, repr=False)
+class Effects(Frozen):
+    """The effect of every condition in every head, each mean with its standard error over examples.
+
+    `values` and `errors` are by measure. `gains` is how much more an entry moves `compared` than no edit does, and
+    `advantage` of a control's entry how much more the feature does than this control, both paired over examples.
+    `spread` is the standard deviation of `compared` over the draws of a control. `edit` is None where nothing was
+    edited and subspaces were compared in another way.
+    """
+
+    entries: tuple[Entry, ...]
+    heads: tuple[str, ...]
+    measures: tuple[str, ...]
+    compared: str
+    values: Float64[Tensor, "measure entry head"]
+    errors: Float64[Tensor, "measure entry head"]
+    spread: Float64[Tensor, "entry head"]
+    gains: Float64[Tensor, "entry head"]
+    gain_errors: Float64[Tensor, "entry head"]
+    advantage: Float64[Tensor, "entry head"]
+    advantage_error: Float64[Tensor, "entry head"]
+    ranks: Int[Tensor, "entry head"]
+    draws: Int[Tensor, " entry"]
+    n: Int[Tensor, " entry"]
+    edit: Kind | None = "swap"
+    title: str = "swap keys"
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read_all(
+        cls,
+        parts: Mapping[str, Sequence[HeadSums]],
+        *,
+        edit: Edit | None,
+        title: str = "",
+        notes: Sequence[str] = (),
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Effects:
+        """Read out the sums towards every target, in one table; `title` says what was done if it was no edit."""
+        alone = [_alone(target) for target, sums in parts.items() if sums[0][1].by_row.n == 1]
+        return replace(
+            reduce(cls.with_target, (cls._read(target, sums) for target, sums in parts.items())),
+            edit=None if edit is None else edit.kind,
+            title=title or str(edit),
+            notes=tuple(dict.fromkeys([*notes, *alone])),
+            provenance=provenance or {},
+        )
+
+    @classmethod
+    def _read(cls, target: str, sums: Sequence[HeadSums]) -> Effects:
+        """Read out the sums of heads (with the rank of each condition in each head) towards one target."""
+        first = sums[0][1]
+        table, names = first.table, tuple(name for heads, _, _ in sums for name in heads)
+        spread = spread_over_draws(table, torch.cat([own.by_draw.mean() for _, own, _ in sums]))
+        first_draw = torch.tensor([table.conditions.index(row) for row in table.rows])
+        advantage, advantage_error = (
+            torch.where(table.is_rival, torch.cat(own), torch.nan)
+            for own in zip(*((own.advantage.mean(), own.advantage.error()) for _, own, _ in sums), strict=True)
+        )
+        return cls(
+            entries=tuple(Entry(target, c.feature, c.method, c.control) for c in table.rows),
+            heads=names,
+            measures=first.measures,
+            compared=first.compared,
+            values=torch.cat([own.by_row.mean() for _, own, _ in sums], 1).mT,
+            errors=torch.cat([own.by_row.error() for _, own, _ in sums], 1).mT,
+            spread=spread.mT,
+            gains=torch.cat([own.gain.mean() for _, own, _ in sums]).mT,
+            gain_errors=torch.cat([own.gain.error() for _, own, _ in sums]).mT,
+            advantage=advantage.mT,
+            advantage_error=advantage_error.mT,
+            ranks=torch.cat([ranks for _, _, ranks in sums])[:, first_draw].mT,
+            draws=table.draws,
+            n=torch.full((len(table.rows),), first.by_row.n),
+        )
+
+    def with_target(self, other: Effects) -> Effects:
+        """These effects and those towards another target in one table."""
+        joined = {f: torch.cat([getattr(self, f), getattr(other, f)], dim) for f, dim in _ENTRY_AXIS.items()}
+        return replace(self, entries=self.entries + other.entries, **joined)  # type: ignore[arg-type]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features and their combinations."""
+        return tuple(dict.fromkeys(e.feature for e in self.entries if e.feature))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(e.method for e in self.entries if e.method))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(e.target for e in self.entries))
+
+    def value(
+        self,
+        measure: str,
+        *,
+        head: str | Head,
+        feature: str = "",
+        method: str | None = None,
+        control: str = "feature",
+        target: str = GIVEN,
+    ) -> tuple[float, float]:
+        """The mean of a measure and its standard error: `effects.value("shift", head="L18H6", feature="order")`."""
+        if measure not in self.measures:
+            raise QKPrismError(f"{measure!r} was not measured. Use one of {', '.join(self.measures)}.")
+        at = self._place(feature, method, control, target)
+        return tuple(float(t[self.measures.index(measure), at, self._head(head)]) for t in (self.values, self.errors))  # type: ignore[return-value]
+
+    def rank(self, *, head: str | Head, feature: str, method: str | None = None, target: str = GIVEN) -> int:
+        """How many dimensions were edited in a head."""
+        return int(self.ranks[self._place(feature, method, "feature", target), self._head(head)])
+
+    def gain(
+        self,
+        *,
+        head: str | Head,
+        feature: str = "",
+        method: str | None = None,
+        control: str = "feature",
+        target: str = GIVEN,
+    ) -> tuple[float, float]:
+        """How much more `compared` moves than without an edit, with the standard error of the paired difference."""
+        at = self._place(feature, method, control, target), self._head(head)
+        return float(self.gains[at]), float(self.gain_errors[at])
+
+    def _place(self, feature: str, method: str | None, control: str, target: str) -> int:
+        shared = control in BY_NAME and BY_NAME[control].shared
+        entry = Entry(target, "" if shared else feature, "" if shared else method or self.methods[0], control)
+        if entry not in self.entries:
+            raise QKPrismError(
+                f"There is no effect of {entry.feature or 'an edit'!r} ({entry.method}, {control}, target {target}). "
+                f"Features: {', '.join(self.features)}; methods: {', '.join(self.methods)}."
+            )
+        return self.entries.index(entry)
+
+    def _head(self, head: str | Head) -> int:
+        if str(head) not in self.heads:
+            raise QKPrismError(f"There is no effect for {head}. There are: {', '.join(self.heads)}.")
+        return self.heads.index(str(head))
+
+    def beats(self) -> list[dict[str, Any]]:
+        """For each head, feature and control: how much more the feature moves, its error, and whether that is clear.
+
+        A feature is one draw beside the draws of its control, so the error has the spread of a single draw in it. It
+        has `beaten` a control if the advantage exceeds the `threshold` of two errors; a steer that moves the other way
+        must do so further. `evidence` is False for controls that noise beats too. One example beats nothing.
+        """
+        found = []
+        for i, entry in enumerate(self.entries):
+            if not BY_NAME[entry.control].is_rival:
+                continue
+            feature = self._place(entry.feature, entry.method, "feature", entry.target)
+            for j, head in enumerate(self.heads):
+                draws = int(self.draws[i])
+                noise = float(self.spread[i, j]) ** 2 * (1 + 1 / draws) if draws > 1 else 0.0
+                error = (float(self.advantage_error[i, j]) ** 2 + noise) ** 0.5
+                advantage = float(self.advantage[i, j])
+                sign = -1.0 if self._may_go_either_way and float(self.gains[feature, j]) < 0 else 1.0
+                found.append(
+                    {"head": head, **entry._asdict(), "advantage": advantage, "error": error}
+                    | {"threshold": SIGMAS * error, "beaten": sign * advantage > SIGMAS * error}
+                    | {"evidence": BY_NAME[entry.control].is_evidence, "draws": draws}
+                )
+        return found
+
+    def verdict(self) -> list[str]:
+        """One plain sentence for each head, feature and method: what it moves and which controls it beats."""
+        rows = self.beats()
+        sentences = []
+        for i, entry in enumerate(self.entries):
+            if entry.control != "feature":
+                continue
+            key = (entry.target, entry.feature, entry.method)
+            for j, head in enumerate(self.heads):
+                mine = [r for r in rows if r["head"] == head and (r["target"], r["feature"], r["method"]) == key]
+                sentences.append(self._sentence(i, j, entry, mine))
+        return sentences
+
+    def _sentence(self, i: int, j: int, entry: Entry, controls: list[dict[str, Any]]) -> str:
+        gain, error = float(self.gains[i, j]), float(self.gain_errors[i, j])
+        towards = "" if entry.target == GIVEN else f" towards a target that differs in {entry.target}"
+        what = f"{self.heads[j]} {entry.feature} (rank {int(self.ranks[i, j])}, {entry.method}){towards}: "
+        what += f"{self.compared.replace('_', ' ')} {gain:+.3f}"
+        if math.isnan(error):
+            return f"{what}; one example {NO_ERROR}."
+        clauses = [f"{what} ± {error:.3f}{self._share(gain, j, entry.target)}"]
+        for verb, won in ((f"beats, by more than {SIGMAS:g} errors,", True), ("does not beat", False)):
+            named = [_compared(row) for row in controls if row["evidence"] and row["beaten"] == won]
+            clauses += [f"{verb} {', '.join(named)}"] if named else []
+        weak = [_compared(row) for row in controls if not row["evidence"]]
+        clauses += [f"no evidence (noise beats it too): {', '.join(weak)}"] if weak else []
+        return "; ".join(clauses) + "."
+
+    def _share(self, gain: float, head: int, target: str) -> str:
+        """What a gain is of that of the whole key, where both move attention to the target."""
+        whole = Entry(target, "", "", "full")
+        if whole not in self.entries:
+            return ""
+        at = self.entries.index(whole)
+        ceiling, error = float(self.gains[at, head]), float(self.gain_errors[at, head])
+        clear = gain >= 0 and ceiling > max(SIGMAS * error, 1e-6)
+        return f", {gain / ceiling:.0%} of the whole key" if clear else ""
+
+    @property
+    def _may_go_either_way(self) -> bool:
+        """A steer may; the other edits are meant to move attention to the target."""
+        return self.edit == "steer"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row an entry and head."""
+        import pandas as pd
+
+        rows = []
+        for i, entry in enumerate(self.entries):
+            for j, head in enumerate(self.heads):
+                row: dict[str, Any] = {"head": head, **entry._asdict(), "rank": int(self.ranks[i, j])}
+                for k, name in enumerate(self.measures):
+                    row |= {name: float(self.values[k, i, j]), f"{name}_error": float(self.errors[k, i, j])}
+                row |= {"draws": int(self.draws[i]), "spread": float(self.spread[i, j])}
+                row |= {"gain": float(self.gains[i, j]), "gain_error": float(self.gain_errors[i, j])}
+                row |= {"advantage": float(self.advantage[i, j]), "advantage_error": float(self.advantage_error[i, j])}
+                rows.append(row | {"n": int(self.n[i])})
+        return pd.DataFrame(rows)
+
+    def plot(self, measure: str | None = None, *, target: str = GIVEN) -> go.Figure:
+        """Every feature beside its controls, a panel a head."""
+        from qkprism.figures.effects import effects_figure
+
+        return effects_figure(self, measure or self.compared, target)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `Effects.load` gives the same effects."""
+        return save_result(self, folder, KIND)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Effects:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, KIND, entries=lambda rows: tuple(Entry(*row) for row in rows))
+
+    def __repr__(self) -> str:
+        return f"Effects({self.title}; {', '.join(self.features)}; {len(self.heads)} heads; {int(self.n[0])} examples)"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        frame = frame[[not BY_NAME[name].is_rival for name in frame.control]]
+        return str(frame.to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True))
+
+
+def _alone(target: str) -> str:
+    """A note about a target with one example."""
+    where = "" if target == GIVEN else f" with a target that differs in {target}"
+    return f"One example{where} {NO_ERROR}. Give more."
+
+
+def _compared(row: Mapping[str, Any]) -> str:
+    return f"{BY_NAME[row['control']].title} ({row['advantage']:+.3f} ± {row['error']:.3f})"
+
+
+_ENTRY_AXIS = {
+    "values": 1,
+    "errors": 1,
+    "spread": 0,
+    "gains": 0,
+    "gain_errors": 0,
+    "advantage": 0,
+    "advantage_error": 0,
+    "ranks": 0,
+    "draws": 0,
+    "n": 0,
+}

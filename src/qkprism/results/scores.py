@@ -1,0 +1,112 @@
+"""`HeadScores`: how well each head finds the positive keys of some examples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.core.frozen import Frozen
+from qkprism.heads import Head
+from qkprism.options import HEAD_MEASURES as MEASURES
+from qkprism.options import choice, finite, whole_number
+from qkprism.results.stored import load_result, save_result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+KIND = "scores"
+
+
+@dataclass(frozen=True, repr=False)
+class HeadScores(Frozen):
+    """A row a head, best first; each mean with its standard error over examples, in which a repeated text counts once.
+
+    accuracy            how often the most attended marked key is positive
+    accuracy_all        how often the most attended token of all is a positive key
+    attention_positive  attention on all positive keys together
+    attention_negative  attention on all negative keys together
+    ratio               attention_positive / (attention_positive + attention_negative), example by example
+    logit_gap           mean logit of positive minus mean logit of negative keys: the trace of dC
+    chance              accuracy of a head that picks a marked key at random
+    """
+
+    heads: tuple[Head, ...]
+    values: Mapping[str, Float64[Tensor, " head"]]
+    errors: Mapping[str, Float64[Tensor, " head"]]
+    n: int
+    chance: float
+    sorted_by: str = "accuracy"
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __iter__(self) -> Iterator[Head]:
+        return iter(self.heads)
+
+    def sort(self, by: str) -> HeadScores:
+        """The same table, highest `by` first."""
+        choice(by, MEASURES, "a measure of heads")
+        order = torch.argsort(torch.nan_to_num(self.values[by], nan=-torch.inf), descending=True, stable=True)
+        return replace(self._pick(order.tolist()), sorted_by=by)
+
+    def _pick(self, order: Sequence[int]) -> HeadScores:
+        index = torch.tensor(order, dtype=torch.long)
+        return replace(
+            self,
+            heads=tuple(self.heads[i] for i in order),
+            values={name: value[index] for name, value in self.values.items()},
+            errors={name: value[index] for name, value in self.errors.items()},
+        )
+
+    def top(self, n: int, by: str | None = None) -> tuple[Head, ...]:
+        """The n best heads."""
+        return (self if by is None else self.sort(by)).heads[: whole_number(n, "n", 1)]
+
+    def above(self, **thresholds: float) -> HeadScores:
+        """The heads that reach every threshold, such as the paper's `above(accuracy=0.3)`."""
+        keep = torch.ones(len(self), dtype=torch.bool)
+        for name, least in thresholds.items():
+            choice(name, MEASURES, "a measure of heads")
+            keep &= self.values[name] >= finite(least, name)
+        return self._pick(keep.nonzero()[:, 0].tolist())
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a head."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"head": [str(head) for head in self.heads]}
+        for name in MEASURES:
+            columns[name] = self.values[name].numpy()
+            columns[f"{name}_error"] = self.errors[name].numpy()
+        return pd.DataFrame(columns)
+
+    def plot(self, measure: str | None = None) -> go.Figure:
+        """Layers against heads, coloured by a measure."""
+        from qkprism.figures.heads import score_figure
+
+        return score_figure(self, measure or self.sorted_by)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `HeadScores.load` gives the same table."""
+        return save_result(self, folder, KIND)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> HeadScores:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, KIND, heads=lambda names: tuple(map(Head.parse, names)))
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{h} {v:.2f}" for h, v in zip(self.heads[:5], self.values[self.sorted_by], strict=False))
+        return f"HeadScores({len(self)} heads, {self.n} examples; best {self.sorted_by}: {best})"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, max_rows=20, float_format="{:.3g}".format))

@@ -1,0 +1,257 @@
+"""`Validation`: edits and attributions against true counterfactuals, in which one factor was really exchanged.
+
+A base text and a changed one, in which two keys o and t have exchanged one factor f. The changed text is the truth:
+
+    total variation   of attention over the marked keys and the rest, edited base against truth, divided by that of the
+                      unedited base against truth: 1 is no better than no edit, 0 is perfect
+    part              the feature's part of the logit gap l_o - l_t; exchanging f turns it around, so the true part is
+                      half of what the gap loses
+    slopes            of the predicted part on the true parts of all factors together: 1 for its own, 0 for the others
+
+A factor *matters* in a head if its true part is clearly not 0 (`CLEAR` standard errors) and not tiny (`LEAST` logits).
+Elsewhere there is next to nothing to exchange: a part of 0 is right whatever the method, and an edit is compared with
+noise. So what is said of several heads is said first of those in which the factor matters.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from qkprism.core.scatter import Scatter
+from qkprism.errors import QKPrismError
+from qkprism.results.stored import load_result, save_result
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+KIND = "validation"
+CLEAR = 3.0  # standard errors by which a true part must differ from 0
+LEAST = 0.1  # logits: the exchange moves the gap by twice this, the odds of the two keys by a fifth
+MATTERS, ALL = "matters", "all"
+
+
+class Check(NamedTuple):
+    """One feature in one head, edited and attributed by one method, against the truth."""
+
+    features: str
+    factor: str
+    head: str
+    method: str
+    tv: float
+    tv_error: float
+    part: float
+    true_part: float
+    true_part_error: float
+    part_error: float
+    part_error_error: float
+    slope_own: float
+    slope_own_error: float
+    slope_other: float
+    slope_other_error: float
+    n: int
+    distance: float = math.nan
+    distance_unedited: float = math.nan
+    part_rms: float = math.nan
+
+    @property
+    def matters(self) -> bool:
+        """Whether the true part is clearly not 0 and not tiny, in either direction; never without an error."""
+        size = abs(self.true_part)
+        return size > CLEAR * self.true_part_error and size > LEAST
+
+    @property
+    def relative_part_error(self) -> float:
+        """By how much the part is wrong, as a share of the true one."""
+        return abs(self.part_error / self.true_part) if self.true_part else math.nan
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a check is made of, over pairs: added up, so that pairs need not be kept.
+
+    pairs    total variation to the truth after the edit and without it, predicted part, true part
+    shared   of pairs whose base every factor changed: the true parts of all factors, and the predicted part
+    """
+
+    pairs: Scatter
+    shared: Scatter
+
+    @classmethod
+    def of(cls, n_factors: int) -> Tally:
+        """Of no pairs yet."""
+        return cls(Scatter.zeros(4), Scatter.zeros(n_factors + 1))
+
+    def check(self, features: str, factor: str, head: str, method: str, place: int) -> Check:
+        """The check of a factor, which has a place among all; the slope on the others is the largest of them."""
+        after, before, part, true = self.pairs.mean.tolist()
+        off, error, rms = self.pairs.difference(2, 3)
+        value, spread = self.shared.slopes()
+        others = [i for i in range(len(value)) if i != place]
+        other = max(others, key=lambda i: abs(float(value[i]))) if others else None
+        return Check(
+            features, factor, head, method,
+            *self.pairs.ratio(0, 1), part, true, self.pairs.error(3), off, error,
+            float(value[place]), float(spread[place]),
+            math.nan if other is None else float(value[other]), math.nan if other is None else float(spread[other]),
+            self.pairs.n, distance=after, distance_unedited=before, part_rms=rms,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Validation:
+    """How near every edit and attribution comes to the truth: a row a set of features, factor, head and method.
+
+    tv          total variation to the truth relative to no edit (1: no better than no edit, 0: perfect)
+    part        mean predicted part of the logit gap; `true_part` the true one, `part_error` their mean difference;
+                `_error` after any of these names is its standard error over pairs
+    part_rms    root mean square of that difference: how far off the part of a single pair is
+    slope_own   of the predicted part on the true part of its own factor (truth: 1); `slope_other` the largest of the
+                others (truth: 0); NaN where the factors' pairs do not start from the same texts
+    distance    mean total variation to the truth, and without an edit: `tv` is their ratio
+    """
+
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(check.factor for check in self.checks))
+
+    def pick(self, *wanted: tuple[str, str]) -> Validation:
+        """Only the checks of some sets of features by some methods, such as ("ours", "contrast")."""
+        return replace(self, checks=tuple(c for c in self.checks if (c.features, c.method) in wanted))
+
+    def summary(self) -> pd.DataFrame:
+        """For each set of features, factor and method: first the heads in which the factor matters, then all.
+
+        heads                 "matters" or "all"; `n_heads` of `of_heads` are in the row
+        tv                    ratio of mean distances, after the edit over without; `tv_median` the median of the
+                              ratios of single heads, `nearer` the number of heads in which it is below 1
+        absolute_part_error   mean size of the error of a head's mean part; `true_part` mean size of the true part
+        relative_part_error   the one over the other; `relative_part_error_median` the median of single heads
+        error_by_chance       what `absolute_part_error` would be for parts that are right on average, from the number
+                              of pairs alone
+        part_rms, slope_own, slope_other   means over heads (of `slope_other` without sign)
+        """
+        import pandas as pd
+
+        matters, every = self.over(MATTERS), self.over(ALL)
+        names = ("features", "factor", "method")
+        return pd.DataFrame(
+            [dict(zip(names, key, strict=True)) | rows[key] for key in every for rows in (matters, every)]
+        )
+
+    def over(self, heads: str) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """The rows of `summary` for some heads, "matters" or "all", by set of features, factor and method."""
+        found = {}
+        for key, checks in self._groups().items():
+            some = [check for check in checks if check.matters or heads == ALL]
+            found[key] = {"heads": heads, "n_heads": len(some), "of_heads": len(checks)} | over_heads(some)
+        return found
+
+    def verdict(self) -> list[str]:
+        """In words, of heads in which the factor matters: a sentence for each set of features, factor and method."""
+        return [_sentence(checks) for checks in self._groups().values()]
+
+    def _groups(self) -> dict[tuple[str, str, str], list[Check]]:
+        """The heads of each set of features, factor and method."""
+        groups: dict[tuple[str, str, str], list[Check]] = {}
+        for check in self.checks:
+            groups.setdefault((check.features, check.factor, check.method), []).append(check)
+        return groups
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a check."""
+        import pandas as pd
+
+        return pd.DataFrame(self.checks)
+
+    def plot(self) -> go.Figure:
+        """Total variation, parts and slopes of every method, factor by factor."""
+        from qkprism.figures.validation import validation_figure
+
+        return validation_figure(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `Validation.load` gives the same."""
+        return save_result(self, folder, KIND)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Validation:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, KIND, checks=lambda rows: tuple(_check(row, folder) for row in rows))
+
+    def __repr__(self) -> str:
+        heads = len({check.head for check in self.checks})
+        return (
+            f"Validation({', '.join(self.factors)}; {heads} heads; {max((c.n for c in self.checks), default=0)} pairs)"
+        )
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True))
+
+
+def over_heads(checks: Sequence[Check]) -> dict[str, float]:
+    """What is said of some heads together; NaN where there is none."""
+    true, error = _mean(abs(c.true_part) for c in checks), _mean(abs(c.part_error) for c in checks)
+    after, before = _mean(c.distance for c in checks), _mean(c.distance_unedited for c in checks)
+    return {
+        # One head whose truth hardly moves would rule a mean of ratios; many such heads would hide in a ratio of means.
+        "tv": after / before if before else math.nan,
+        "tv_median": _median(c.tv for c in checks),
+        "nearer": sum(c.tv < 1 for c in checks) if any(map(math.isfinite, (c.tv for c in checks))) else math.nan,
+        "true_part": true,
+        "absolute_part_error": error,
+        "relative_part_error": error / true if true else math.nan,
+        "relative_part_error_median": _median(c.relative_part_error for c in checks),
+        "error_by_chance": _mean(c.part_error_error for c in checks) * math.sqrt(2 / math.pi),
+        "part_rms": _mean(c.part_rms for c in checks),
+        "slope_own": _mean(c.slope_own for c in checks),
+        "slope_other": _mean(abs(c.slope_other) for c in checks),  # leaks of either sign must not cancel
+    }
+
+
+def _mean(values: Iterable[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return fmean(finite) if finite else math.nan
+
+
+def _median(values: Iterable[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return median(finite) if finite else math.nan
+
+
+def _sentence(checks: Sequence[Check]) -> str:
+    first, some = checks[0], [check for check in checks if check.matters]
+    name = " ".join(part for part in (first.factor, first.features and f"({first.features})") if part)
+    heads = "1 head" if len(checks) == 1 else f"{len(checks)} heads"
+    if not some:
+        return f"{name}, {first.method}: the factor clearly matters in none of {heads}, so this tests nothing."
+    found = over_heads(some)
+    edit = ""
+    if math.isfinite(found["tv_median"]):
+        edit = (
+            f"the edit is nearer to the truth than no edit in {found['nearer']} of {len(some)} (median ratio "
+            f"{found['tv_median']:.2f}, ratio of means {found['tv']:.2f}), and "
+        )
+    return (
+        f"{name}, {first.method}: the factor matters in {len(some)} of {heads}. There {edit}the part is off by "
+        f"{found['relative_part_error']:.0%} of the true part (median head {found['relative_part_error_median']:.0%})."
+    )
+
+
+def _check(row: Sequence[Any], folder: str | os.PathLike[str]) -> Check:
+    if len(row) != len(Check._fields):
+        raise QKPrismError(
+            f"{folder} was saved by another version: a check has {len(row)} values there and {len(Check._fields)} "
+            "here. Validate again."
+        )
+    return Check._make(math.nan if value is None else value for value in row)

@@ -1,0 +1,284 @@
+"""The subspaces that are edited in one head: of its features, of several together, and of the controls beside them.
+
+A method says how the subspace of a feature becomes a projector:
+
+    contrast      joint oblique projectors in the contrast metric: moves one feature and leaves the others
+    raw oblique   the same in the raw metric
+    raw           the orthogonal projector on each feature's own key directions: the paper's
+
+Controls (`controls.py` has the table of them) have the same metric and rank as the feature that they stand beside:
+
+    permuted      the same pipeline on sides that were dealt anew among the marked keys, or turned around at random
+    keys          subspaces drawn from the covariance of the marked keys
+    gaussian      Gaussian subspaces
+    pca           the leading principal directions of the marked keys
+    full, none    the whole key, and nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from qkprism.controls import ControlName
+from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_covariances
+from qkprism.core.metrics import Factor, factor, identity_like, key_covariance
+from qkprism.core.moments import Moments
+from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.results.features import Features
+
+Method = Literal["contrast", "raw oblique", "raw"]
+METHODS: tuple[Method, ...] = get_args(Method)
+Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
+DRAWS = 10
+_ALONE = "the contrast metric needs two or more contrasts"
+ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that is edited: the feature itself or a control; `none` and `full` belong to no feature."""
+
+    control: ControlName
+    feature: str = ""
+    method: str = ""
+    draw: int = 0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The subspaces of all conditions in one head, their factors side by side, so that one product serves all.
+
+    Columns that several subspaces have, such as those of a feature moved alone and with others, are there once.
+    """
+
+    names: tuple[Condition, ...]
+    ranks: tuple[int, ...]
+    basis: Float64[Tensor, "d_head column"]
+    dual: Float64[Tensor, "column d_head"]
+    columns: Int[Tensor, " place"]  # of one condition after another
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, subspaces: Mapping[Condition, Subspace], notes: Sequence[str] = ()) -> Conditions:
+        """Put subspaces side by side."""
+        every, ranks = Subspace.joined([*subspaces.values()]), tuple(own.rank for own in subspaces.values())
+        pairs = [pair.tobytes() for pair in torch.cat([every.basis.mT, every.dual], 1).numpy(force=True)]
+        first: dict[bytes, int] = {}
+        for place, pair in enumerate(pairs):
+            first.setdefault(pair, place)
+        number, kept = {pair: i for i, pair in enumerate(first)}, [*first.values()]
+        columns = torch.tensor([number[pair] for pair in pairs], dtype=torch.long)
+        return cls(tuple(subspaces), ranks, every.basis[:, kept], every.dual[kept], columns, tuple(notes))
+
+    def subspace(self, index: int) -> Subspace:
+        """The subspace of one condition."""
+        own = self.columns.split(self.ranks)[index]
+        return Subspace(self.basis[:, own], self.dual[own])
+
+    def pick(self, wanted: Callable[[Condition], bool]) -> Conditions:
+        """Only some of the conditions."""
+        kept = {name: self.subspace(i) for i, name in enumerate(self.names) if wanted(name)}
+        return Conditions.of(kept, self.notes)
+
+    @property
+    def mT(self) -> Conditions:
+        """The same on the other side: projectors on queries."""
+        return Conditions(self.names, self.ranks, self.dual.mT, self.basis.mT, self.columns, self.notes)
+
+    def meet(
+        self, query: Float[Tensor, "*#row d_head"], key: Float[Tensor, "*#row d_head"]
+    ) -> Float64[Tensor, "... condition"]:
+        """q^T P k for the projector of every condition; the rows of queries and keys are broadcast."""
+        terms = (query.double() @ self.basis.to(query.device)) * (key.double() @ self.dual.to(key.device).mT)
+        return self._gather(terms[..., self.columns.to(terms.device)])
+
+    def meet_each(
+        self, query: Float[Tensor, "*row d_head"], key: Float[Tensor, "condition d_head"]
+    ) -> Float64[Tensor, "*row condition"]:
+        """q^T P k with a key of every condition's own."""
+        within = (self.dual[self.columns] * key.to(self.dual)[self._owner]).sum(-1).to(query.device)
+        return self._gather((query.double() @ self.basis.to(query.device))[..., self.columns] * within)
+
+    def leads(self, direction: int) -> Float64[Tensor, "condition d_head"]:
+        """One direction of every subspace; zeros where it has fewer."""
+        places = [int(own[direction]) if len(own) > direction else -1 for own in self.columns.split(self.ranks)]
+        return torch.cat([self.basis, torch.zeros_like(self.basis[:, :1])], 1)[:, places].mT
+
+    @property
+    def _owner(self) -> Int[Tensor, " place"]:
+        return torch.arange(len(self.ranks)).repeat_interleave(torch.tensor(self.ranks))
+
+    def _gather(self, terms: Float64[Tensor, "*row place"]) -> Float64[Tensor, "*row condition"]:
+        """The sum of the terms of every condition."""
+        found = terms.new_zeros(*terms.shape[:-1], len(self.names))
+        return found.index_add_(-1, self._owner.to(terms.device), terms)
+
+
+def methods_of(features: Features, asked: Sequence[str] | None = None) -> tuple[Method, ...]:
+    """The methods asked for; by default the contrast metric where it is known, and the paper's."""
+    metric = features.choices.metric
+    if asked is None:
+        return ("contrast", "raw") if metric == "contrast" else ("raw",)
+    asked = [asked] if isinstance(asked, str) else asked
+    if not asked:
+        raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
+    for name in asked:
+        if name not in METHODS:
+            raise QKPrismError(f"{name!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
+        if name == "contrast" and metric != "contrast":
+            several = "features.with_metric('contrast') has the other" if len(features.contrasts) > 1 else _ALONE
+            raise QKPrismError(f"These features are in the raw metric: {several}.")
+    return tuple(name for name in METHODS if name in asked)
+
+
+def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each feature alone, and features together: all combinations of a few, all of many."""
+    sizes = range(1, len(names) + 1) if len(names) <= ALL_COMBINATIONS else sorted({1, len(names)})
+    return [group for size in sizes for group in combinations(names, size)]
+
+
+def groups_of(features: Features, asked: Groups | None) -> Groups:
+    """The features that are moved together, by name; each exists and no name is taken twice."""
+    if asked is None:
+        names = ["+".join(group) for group in combined(features.contrasts)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise QKPrismError(f"The contrast {sorted(twice)[0]!r} has the name of others together. Rename it.")
+        return dict(zip(names, combined(features.contrasts), strict=True))
+    for title, group in asked.items():
+        if not group or set(group) - set(features.contrasts) or len(set(group)) < len(group):
+            known = ", ".join(features.contrasts)
+            raise QKPrismError(f"groups[{title!r}] = {[*group]} does not name features, each once. There are: {known}.")
+    if not asked:
+        raise QKPrismError("groups is empty, so nothing would be edited. Leave it out for all combinations.")
+    return asked
+
+
+def layer_conditions(
+    features: Features,
+    number: int,
+    methods: Sequence[Method],
+    *,
+    heads: Sequence[Head] | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    whole: bool = True,
+    groups: Groups | None = None,
+) -> dict[Head, Conditions]:
+    """The conditions of some heads (all that have features) of one layer; `whole` for the whole key among them.
+
+    `groups` says which features are moved together; by default those of `combined`.
+    """
+    layer = features.layers[number]
+    together = groups_of(features, groups)
+    centers = {name: features[name, layer.heads[0]].choices.center for name in layer.moments}
+    shuffled = {name: _permuted(own, is_centred(centers[name], own)) for name, own in layer.moments.items()}
+    within = key_covariance([*layer.moments.values()])
+    kv = next(iter(layer.moments.values())).kv_index
+    return {
+        head: _head_conditions(
+            features,
+            head,
+            within[kv[i]],
+            {name: own[:, i] for name, own in shuffled.items()},
+            methods,
+            together,
+            draws,
+            seed,
+            whole,
+        )
+        for i, head in enumerate(layer.heads)
+        if heads is None or head in heads
+    }
+
+
+def _head_conditions(
+    features: Features,
+    head: Head,
+    within: Float64[Tensor, "d_head d_head"],
+    shuffled: Mapping[str, Float64[Tensor, "shuffle d_head d_head"]],
+    methods: Sequence[Method],
+    groups: Groups,
+    draws: int,
+    seed: int,
+    whole: bool,
+) -> Conditions:
+    ranks = {name: features[name, head].rank for name in features.contrasts}
+    eye, notes = identity_like(within), []
+    found = {Condition("none"): Subspace(eye[:, :0], eye[:0])}
+    if whole:
+        found[Condition("full")] = Subspace(eye, eye)
+    for method in methods:
+        shared = factor(features[features.contrasts[0], head].metric if method == "contrast" else eye)
+        own = {name: _directions(shared, features[name, head].covariance, ranks[name]) for name in ranks}
+        real, separable = _subspaces(shared, own, method, groups)
+        if not separable:
+            notes.append(f"{head}: {method} has no joint projectors, so each feature is moved by its own projector.")
+        found |= {Condition("feature", name, method): space for name, space in real.items()}
+        for draw in range(len(next(iter(shuffled.values())))):
+            dealt = {name: _directions(shared, shuffled[name][draw], ranks[name]) for name in ranks}
+            null = _subspaces(shared, dealt, method, groups)[0]
+            found |= {Condition("permuted", name, method, draw): space for name, space in null.items()}
+        found |= _drawn(shared, within, {name: space.rank for name, space in real.items()}, method, draws, (seed, head))
+    return Conditions.of(found, notes)
+
+
+def _permuted(moments: Moments, centred: bool) -> Float64[Tensor, "shuffle head d_head d_head"]:
+    """dC of permuted labels, as the training pass has drawn them: sides dealt anew, and sides turned around."""
+    return torch.cat([shuffled_covariances(moments, centred=centred), flipped_covariances(moments, centred=centred)])
+
+
+def _directions(shared: Factor, covariance: Float64[Tensor, "d_head d_head"], rank: int) -> Columns:
+    """The leading whitened key directions of dC."""
+    return torch.linalg.svd(shared.whiten(covariance))[2].mT[:, :rank]
+
+
+def _subspaces(
+    shared: Factor, columns: Mapping[str, Columns], method: Method, groups: Groups
+) -> tuple[dict[str, Subspace], bool]:
+    """The subspace of every group of features, and whether they could be told apart."""
+    parts = None if method == "raw" else oblique(shared, [*columns.values()])[0]
+    apart = None if parts is None else dict(zip(columns, parts, strict=True))
+    found = {}
+    for title, group in groups.items():
+        if apart is not None:
+            found[title] = Subspace.joined([apart[name] for name in group])
+        else:
+            found[title] = span(shared, [columns[name] for name in group])
+    return found, apart is not None or method == "raw"
+
+
+def _drawn(
+    shared: Factor,
+    within: Float64[Tensor, "d_head d_head"],
+    ranks: Mapping[str, int],
+    method: Method,
+    draws: int,
+    seed: tuple[int, Head],
+) -> dict[Condition, Subspace]:
+    """Controls that know nothing of the features but their rank; the first r of many columns span r dimensions."""
+    most = max(ranks.values(), default=0)
+    generator = torch.Generator().manual_seed((seed[0] * 4096 + seed[1].layer) * 4096 + seed[1].index)
+    normal = torch.randn(draws, len(within), most, generator=generator, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(within)
+    root = vectors * values.clamp(min=0).sqrt()
+    drawn: dict[ControlName, Tensor] = {
+        "keys": torch.linalg.qr(shared.inverse @ root @ normal)[0],
+        "gaussian": torch.linalg.qr(shared.inverse @ normal)[0],
+        "pca": torch.linalg.eigh(shared.inverse @ within @ shared.inverse.mT)[1].flip(-1)[None, :, :most],
+    }
+    whole = {control: [orthogonal(shared, columns) for columns in every] for control, every in drawn.items()}
+    return {
+        Condition(control, name, method, draw): Subspace(space.basis[:, :rank], space.dual[:rank])
+        for control, every in whole.items()
+        for name, rank in ranks.items()
+        for draw, space in enumerate(every)
+    }

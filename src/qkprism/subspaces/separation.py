@@ -1,0 +1,110 @@
+"""Which label does a key have? How well subspaces keep it, on keys that they were not made from.
+
+    accuracy     the share of held-out keys whose nearest centroid of training keys is of their label
+    silhouette   how far apart the held-out keys of different labels lie
+
+The table is that of an intervention: every group of features beside the controls of its rank, each mean with its error.
+Its targets are the two measures, `none` is a subspace of no dimension, `full` the whole key. Examples that use the same
+items again say nothing new of other items: where a label tells the items, errors are over items and not over examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from qkprism.core.clusters import nearest_centroid, silhouettes
+from qkprism.core.effect_sums import EffectSums, Table
+from qkprism.results.effects import Effects, HeadSums
+from qkprism.results.features import Features
+from qkprism.results.projections import Label, Projections
+from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, layer_conditions, methods_of
+
+ACCURACY, SILHOUETTE = "accuracy", "silhouette"
+SCORE = "score"
+_MOST = 1200  # keys whose distances to each other are taken
+
+
+def separation(
+    train: Projections,
+    test: Projections,
+    features: Features,
+    label: str,
+    *,
+    item: str | None = None,
+    groups: Groups | None = None,
+    methods: Sequence[str] | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Effects:
+    """How well the subspaces of features, and of their controls, tell the labels of held-out keys apart.
+
+    `item` is the label of keys that tells which of them are copies of one item: errors are then over items, and
+    silhouettes leave copies out. Without it errors are over examples.
+    """
+    ours, theirs = numbered(train.labels[label], test.labels[label])
+    copies = None if item is None else numbered(test.labels[item])[0]
+    held = Heldout(theirs, test.example if copies is None else copies, copies, _few(test))
+    chosen = methods_of(features, methods)
+    parts: dict[str, list[HeadSums]] = {ACCURACY: [], SILHOUETTE: []}
+    for number, layer in features.layers.items():
+        conditions = layer_conditions(features, number, chosen, draws=draws, seed=seed, groups=groups)
+        for head in layer.heads:
+            keys = [own.key[str(head)].double() for own in (train, test)]
+            own = conditions[head]
+            for name, values in zip(parts, _scores(own, keys[0], ours, keys[1], held), strict=True):
+                parts[name].append(([str(head)], _summed(own, values, held.cluster), torch.tensor([own.ranks])))
+    provenance: dict[str, Any] = {"label": label, "draws": draws, "seed": seed, "labels": len(theirs.unique())}
+    provenance |= {"examples": test.n, "keys": len(theirs), "items": None if copies is None else len(copies.unique())}
+    title = f"telling {label} apart"
+    return Effects.read_all(parts, edit=None, title=title, provenance=provenance | dict(test.provenance))
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """Held-out keys: their labels, what errors are over, which are copies of one item, and how many have distances."""
+
+    label: Int[Tensor, " key"]
+    cluster: Int[Tensor, " key"]
+    copies: Int[Tensor, " key"] | None
+    few: int
+
+
+def numbered(*values: Sequence[Label]) -> list[Int[Tensor, " key"]]:
+    """The same values by number, the same in all lists."""
+    known = {value: i for i, value in enumerate(dict.fromkeys(value for own in values for value in own))}
+    return [torch.tensor([known[value] for value in own]) for own in values]
+
+
+def _few(test: Projections) -> int:
+    """The keys that distances are taken of: those of the first examples."""
+    return int((test.example <= test.example[:_MOST][-1]).sum())
+
+
+def _scores(
+    conditions: Conditions, train: Tensor, ours: Tensor, test: Tensor, held: Heldout
+) -> tuple[Float64[Tensor, "key condition"], Float64[Tensor, "few condition"]]:
+    """For each held-out key whether its nearest centroid is right, and for some their silhouettes."""
+    right, apart, few = [], [], held.few
+    copies = None if held.copies is None else held.copies[:few]
+    for i in range(len(conditions.names)):
+        dual = conditions.subspace(i).dual.mT
+        right.append(nearest_centroid(train @ dual, ours, test @ dual) == held.label)
+        apart.append(silhouettes(test[:few] @ dual, held.label[:few], copies))
+    return torch.stack(right, 1).double(), torch.stack(apart, 1)
+
+
+def _summed(
+    conditions: Conditions, values: Float64[Tensor, "key condition"], cluster: Int[Tensor, " key"]
+) -> EffectSums:
+    """The sums over clusters of the means over their keys, each with as much weight as it has keys."""
+    _, index, count = cluster[: len(values)].unique(return_inverse=True, return_counts=True)
+    means = values.new_zeros(len(count), values.shape[1]).index_add_(0, index, values) / count[:, None]
+    sums = EffectSums.zeros(Table(conditions.names), (SCORE,), SCORE, 1)
+    sums.add(means[None, :, None], count.double())
+    return sums

@@ -1,0 +1,95 @@
+"""Which two keys of each example an intervention is about: the original (attended) one and the target.
+
+The original is the positive key (a random one of several), the target the key that is marked so, else a random
+negative. Where keys have labels there is a second kind of target: one that differs from the original in a single label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+
+from qkprism.errors import QKPrismError
+from qkprism.models.encoding import EncodedExample, EncodedKey
+from qkprism.results.effects import GIVEN
+from qkprism.results.features import Features
+
+ANSWER = "answer"  # the label of a key that names the model's answer; it is no factor
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The original and the target key of one example."""
+
+    original: EncodedKey
+    target: EncodedKey
+
+
+Aims = Mapping[int, Aim]  # by the example's index; an example without an aim is left out
+
+
+def given_aims(encoded: Sequence[EncodedExample], seed: int) -> dict[int, Aim]:
+    """The original and the target of every example."""
+    return {example.index: _given(example, _rng(example, seed)) for example in encoded}
+
+
+def _rng(example: EncodedExample, seed: int) -> np.random.Generator:
+    """Random numbers that go with the text, wherever it stands in a list."""
+    return np.random.default_rng((seed, crc32(str(example.text.ids).encode())))
+
+
+def _given(example: EncodedExample, rng: np.random.Generator) -> Aim:
+    keys = example.text.keys
+    negatives = [key for key in keys if not key.positive]
+    if not negatives:
+        raise QKPrismError(f"{example.source}: an intervention needs a negative key in the text as its target.")
+    marked = [key for key in negatives if key.target]
+    return Aim(_one([key for key in keys if key.positive], rng), _one(marked or negatives, rng))
+
+
+def _one(keys: Sequence[EncodedKey], rng: np.random.Generator) -> EncodedKey:
+    return keys[int(rng.integers(len(keys)))]
+
+
+def matched_aims(encoded: Sequence[EncodedExample], given: Aims, label: str, seed: int) -> dict[int, Aim]:
+    """Targets that differ from the original in one label only, where an example has one."""
+    found = {}
+    for example in encoded:
+        original = given[example.index].original
+        fitting = [key for key in example.text.keys if _differs_only(original, key, label)]
+        if fitting:
+            found[example.index] = Aim(original, _one(fitting, _rng(example, seed)))
+    return found
+
+
+def _differs_only(original: EncodedKey, key: EncodedKey, label: str) -> bool:
+    ours, theirs = ({name: v for name, v in k.labels.items() if name != ANSWER} for k in (original, key))
+    if key.positive or label not in ours or set(theirs) != set(ours):
+        return False
+    return {name for name in ours if theirs[name] != ours[name]} == {label}
+
+
+def all_aims(
+    encoded: Sequence[EncodedExample], features: Features, labels: Mapping[str, str] | None, seed: int
+) -> dict[str, Aims]:
+    """Every kind of target: the given one, and for each contrast with a label of its own the matched one."""
+    named = dict(labels or {})
+    if unknown := set(named) - set(features.contrasts):
+        raise QKPrismError(
+            f"labels names the contrast {sorted(unknown)[0]!r}. There are: {', '.join(features.contrasts)}."
+        )
+    known = {name for example in encoded for key in example.text.keys for name in key.labels}
+    if missing := set(named.values()) - known:
+        raise QKPrismError(
+            f"No key has a label {sorted(missing)[0]!r}. Labels of keys: {', '.join(sorted(known)) or 'none'}."
+        )
+    given = given_aims(encoded, seed)
+    found: dict[str, Aims] = {GIVEN: given}
+    for contrast in features.contrasts:
+        matched = matched_aims(encoded, given, named.get(contrast, contrast), seed)
+        if matched:
+            found[contrast] = matched
+    return found

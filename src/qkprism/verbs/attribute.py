@@ -1,0 +1,330 @@
+"""`attribute`: split the attention logits of query tokens into features (paper, section 5.3)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.capture.readers import read_together
+from qkprism.capture.rows import Reading, read_logits
+from qkprism.capture.sites import Site, sites_of
+from qkprism.contrasts import Contrast, Example, Text
+from qkprism.core.splitting import Split, split_of
+from qkprism.core.terms import AttributionSums, term_names, terms_of, variance_shares
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head, HeadLike
+from qkprism.models.batches import Batch
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import EncodedExample, EncodedText, encode_text
+from qkprism.models.model import Model
+from qkprism.options import Frame, names_in
+from qkprism.results.attribution import STRONG, Attribution, Attributions
+from qkprism.results.features import Features
+from qkprism.verbs.inputs import (
+    Heads,
+    check_ids,
+    check_length,
+    encode_like,
+    examples_of,
+    heads_with_features,
+    noted,
+    versions,
+    without_texts,
+)
+
+
+@overload
+def attribute(
+    model: Model,
+    text: str | Text | Example,
+    features: Features,
+    head: HeadLike | None = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+) -> Attribution: ...
+@overload
+def attribute(
+    model: Model,
+    text: Contrast | Iterable[Example],
+    features: Features,
+    head: Heads = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Attributions: ...
+def attribute(
+    model: Model,
+    text: str | Text | Example | Contrast | Iterable[Example],
+    features: Features,
+    head: Heads = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Attribution | Attributions:
+    """Split the logits of a query token into one part a feature and a residual, exactly.
+
+    >>> attribute(model, "The hat is in Box O, the jam is in Box Z. The jam is in Box", features, "L18H6").plot()
+    ... # doctest: +SKIP
+
+    A text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one head; a string
+    may have marks, so a literal `[-`, `[+` or `[?` is written `[[-` and so on (or give a `Text`). Many
+    examples give `Attributions`: means over examples in one or more heads. `method` is oblique, sequential (the
+    paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
+    """
+    if not isinstance(text, str | Text | Example):
+        text = examples_of(text)
+        reader = attributions_reader(model, text, features, head, method=method, order=order, contrasts=contrasts)
+        read_together(model, [reader], batch_size=batch_size, progress=progress)
+        return noted(reader.result(), features, text)
+    splits = _splits(model, features, head, method, order, contrasts)
+    if len(splits) > 1:
+        raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, splits))}.")
+    return _attribute_text(model, _text(text), features, *next(iter(splits.items())))
+
+
+def attributions_reader(
+    model: Model,
+    examples: Contrast | Iterable[Example],
+    features: Features,
+    heads: Heads = None,
+    *,
+    method: str | None = None,
+    order: Sequence[str] | None = None,
+    contrasts: Sequence[str] | None = None,
+) -> AttributionsReader:
+    """The reader of `attribute` for many examples, to share a pass with others."""
+    splits = _splits(model, features, heads, method, order, contrasts)
+    encoded = encode_like(model, examples, features, [*splits])
+    if alone := [example.source for example in encoded if not example.text.negative]:
+        raise QKPrismError(f"{alone[0]}: means over examples need a negative key in the text: they are about the gap.")
+    return AttributionsReader.of(model, encoded, features, splits)
+
+
+def _splits(
+    model: Model,
+    features: Features,
+    heads: Heads,
+    method: str | None,
+    order: Sequence[str] | None,
+    contrasts: Sequence[str] | None,
+) -> dict[Head, Split]:
+    """How the logits of each head are split."""
+    chosen, names = heads_with_features(model, features, heads), _names(features, contrasts)
+    return {own: split_of([features[name, own] for name in names], method, order) for own in chosen}
+
+
+def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
+    names = features.contrasts if contrasts is None else names_in(contrasts, "contrasts")
+    if len(set(names)) < len(names):
+        raise QKPrismError(f"A contrast is named twice: {', '.join(names)}.")
+    if unknown := [name for name in names if name not in features.contrasts]:
+        raise QKPrismError(f"There is no contrast {unknown[0]!r}. There are: {', '.join(features.contrasts)}.")
+    return names
+
+
+def _text(text: str | Text | Example) -> Text:
+    if isinstance(text, Example):
+        return text.text
+    return Text.parse(text) if isinstance(text, str) else text
+
+
+def _attribute_text(model: Model, text: Text, features: Features, head: Head, split: Split) -> Attribution:
+    encoded = _encode_one(model, text, features)
+    site, rows = sites_of(model, [head])[head.layer], torch.tensor([encoded.query])
+    found: list[tuple[Reading, Tensor]] = []
+
+    def visit(call: AttentionCall) -> None:
+        found.append((read_logits(call, site, rows), call.attention([head.index], rows)[0, 0, 0].cpu().double()))
+
+    rope = features.provenance["options"]["rope"]
+    model.run(torch.tensor([encoded.ids]), None, visit, layers=[head.layer], rope=rope, query_positions=rows)
+    read, attention = found[0]
+    query, key, seen = read.query[:, 0], read.key[:, 0], read.logits.seen[0, 0].cpu()
+    order = _order_spread(split, query, key, read.logits.seen[:, 0], read.scaling)
+    spread = None if order is None else float(order.amax())
+    places = seen.nonzero()[:, 0].tolist()
+    return Attribution(
+        head=str(head),
+        tokens=tuple(_shown(model, encoded.ids[at]) for at in places),
+        positions=tuple(places),
+        query=encoded.query,
+        terms=term_names(split, read.logits),
+        values=terms_of(split, read.logits, 0, query, key, read.scaling)[:, 0].cpu()[:, seen],
+        logits=read.logits.final[0, 0].cpu()[seen],
+        attention=attention[seen],
+        method=split.method,
+        marks={key.position: "positive" if key.positive else "negative" for key in encoded.keys},
+        angles={f"{a} & {b}": angles for (a, b), angles in split.angles.items()},
+        condition=split.condition,
+        order_spread=spread,
+        notes=_order_notes(head, split, spread),
+        provenance=_provenance(model, features),
+    )
+
+
+def _shown(model: Model, token: int) -> str:
+    assert model.tokenizer is not None  # the text was encoded with it
+    return str(model.tokenizer.decode([token]))
+
+
+def _encode_one(model: Model, text: Text, features: Features) -> EncodedText:
+    if model.tokenizer is None:
+        raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
+    options = {name: features.provenance["options"][name] for name in ("token", "chat", "max_length")}
+    encoded = encode_text(model.tokenizer, text, causal=model.is_causal, **options)
+    check_length(model, len(encoded.ids), "the text")
+    check_ids(model, encoded.ids, "the text")
+    return encoded
+
+
+def _order_spread(
+    split: Split, query: Tensor, key: Tensor, seen: Tensor, scaling: float
+) -> Float64[Tensor, "example feature"] | None:
+    """Of each example and feature, how much of the spread of the logits over seen tokens depends on the order alone."""
+    spread = split.order_spread(query, key, scaling)
+    if spread is None:
+        return None
+    logits = torch.einsum("ed,etd->et", query.double(), key.double()) * scaling
+    return (_deviation(spread, seen) / _deviation(logits, seen).clamp(min=1e-12)).mT
+
+
+def _deviation(values: Tensor, seen: Tensor) -> Tensor:
+    """The standard deviation over the tokens that are seen."""
+    weight = seen / seen.sum(-1, keepdim=True).clamp(min=1)
+    mean = (values * weight).sum(-1, keepdim=True)
+    return ((values - mean).square() * weight).sum(-1).sqrt()
+
+
+def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, ...]:
+    if spread is None or spread < STRONG or len(split.names) < 2:
+        return ()
+    note = (
+        f"{head}: the sequential split depends on its order ({', then '.join(split.names)}): coming first or last "
+        f"moves a part by {spread:.0%} of the spread of the logits. method='oblique' or 'shapley' has no order."
+    )
+    warnings.warn(note, stacklevel=5)
+    return (note,)
+
+
+@dataclass
+class _Tally:
+    """Adds up the terms of one layer's heads, once a batch is complete."""
+
+    site: Site
+    splits: Mapping[Head, Split]
+    sums: AttributionSums | None = None
+    current: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
+    names: tuple[str, ...] = ()
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        read = read_logits(call, self.site, batch.query)
+        moved = batch.to(read.query.device)
+        every, orders = [], []
+        for i, head in enumerate(self.site.heads):
+            split = self.splits[head]
+            terms = terms_of(split, read.logits, i, read.query[:, i], read.key[:, i], read.scaling)
+            every.append(terms)
+            self.names = term_names(split, read.logits)
+            order = _order_spread(split, read.query[:, i], read.key[:, i], read.logits.seen[:, i], read.scaling)
+            orders += [] if order is None else [order]
+        terms = torch.stack(every, 2)  # term example head token
+        at_keys = terms[:, moved.key_row, :, moved.key_column]  # key term head
+        gap = torch.einsum("ek,kth->eht", (moved.positive_mean - moved.negative_mean).double(), at_keys)
+        marked = torch.zeros_like(read.logits.seen[:, 0])
+        marked[moved.key_row, moved.key_column] = True
+        shares, shares_marked = (
+            variance_shares(terms, chosen).movedim(0, -1).cpu()
+            for chosen in (read.logits.seen, marked[:, None].expand_as(read.logits.seen))
+        )
+        self.current = gap.cpu(), shares, shares_marked, torch.stack(orders, 1).cpu() if orders else None
+
+    def keep(self, batch: Batch) -> None:
+        assert self.current is not None
+        if self.sums is None:
+            n_heads, n_terms = self.current[0].shape[1:]
+            self.sums = AttributionSums.zeros(n_heads, n_terms, len(next(iter(self.splits.values())).names))
+        self.sums.add(*self.current, batch.weight)
+        self.current = None
+
+
+@dataclass
+class AttributionsReader:
+    """Adds up the terms of all heads."""
+
+    examples: Sequence[EncodedExample]
+    splits: Mapping[Head, Split]
+    tallies: Mapping[int, _Tally]
+    rope: Frame
+    provenance: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, model: Model, examples: Sequence[EncodedExample], features: Features, splits: Mapping[Head, Split]
+    ) -> AttributionsReader:
+        # The default order of a sequential split goes by rank and differs from head to head; a table has one order.
+        names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
+        told = {head: split.in_order(names) for head, split in splits.items()}
+        tallies = {layer: _Tally(site, told) for layer, site in sites_of(model, [*splits]).items()}
+        rope = features.provenance["options"]["rope"]
+        return cls(examples, splits, tallies, rope, _provenance(model, features))
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return sorted(self.tallies)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        self.tallies[call.layer].visit(call, batch)
+
+    def keep(self, batch: Batch) -> None:
+        for tally in self.tallies.values():
+            tally.keep(batch)
+
+    def result(self) -> Attributions:
+        splits, n = self.splits, len(self.examples)
+        heads = [head for tally in self.tallies.values() for head in tally.site.heads]
+        sums = [tally.sums for tally in self.tallies.values() if tally.sums is not None]
+        parts: dict[str, list[tuple[Tensor, Tensor]]] = {
+            "gap": [(own.gap.mean()[:, :-1], own.gap.error()[:, :-1]) for own in sums],
+            "gap_share": [own.gap_share() for own in sums],
+            "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
+            "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
+        }
+        spread = dict(zip(heads, [value for own in sums for value in own.order_spread()], strict=True))
+        notes = [note for head in heads for note in _order_notes(head, splits[head], spread[head])]
+        return Attributions(
+            heads=tuple(map(str, heads)),
+            terms=next(iter(self.tallies.values())).names,
+            values={name: torch.cat([value for value, _ in own]) for name, own in parts.items()},
+            errors={name: torch.cat([error for _, error in own]) for name, own in parts.items()},
+            n=n,
+            method={str(head): splits[head].method for head in heads},
+            condition={str(head): splits[head].condition for head in heads},
+            order_spread={str(head): spread[head] for head in heads},
+            angles={str(h): {f"{a} & {b}": t for (a, b), t in splits[h].angles.items()} for h in heads},
+            notes=tuple(notes),
+            provenance=self.provenance,
+        )
+
+
+def _provenance(model: Model, features: Features) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "revision": model.revision,
+        "choices": vars(features.choices),
+        "features": without_texts(features.provenance),
+        "versions": versions(),
+    }

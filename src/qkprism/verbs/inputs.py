@@ -1,0 +1,266 @@
+"""What every verb does with its inputs: contrasts, heads, encoding, provenance, a progress bar."""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+from qkprism.contrasts import Contrast, Example, check_name, text_digest
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head, HeadLike, all_heads, check_heads
+from qkprism.models.chat import Chat
+from qkprism.models.digest import model_digest
+from qkprism.models.encoding import EncodedExample, Encoder, check_reach
+from qkprism.models.model import Model
+from qkprism.notes import Note
+from qkprism.options import Reading, TokenChoice, by_name, show
+from qkprism.progress import Progress
+from qkprism.results.features import Features
+from qkprism.results.scores import HeadScores
+
+Place = str | os.PathLike[str]  # of a contrast's file
+Contrasts = Contrast | Place | Sequence[Contrast | Place] | Mapping[str, Contrast | Place]
+Examples = Contrast | Place | Iterable[Example] | Example
+RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "position", "token", "mark", "given"}
+REMEMBERED = 20_000  # examples of a contrast whose texts features remember
+Result = TypeVar("Result", bound=Any)  # a frozen dataclass with notes
+Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
+
+
+def named_contrasts(contrasts: Contrasts) -> dict[str, Contrast]:
+    """Contrasts by name, in whatever form they were given; files are read."""
+    if isinstance(contrasts, Contrast | str | os.PathLike):
+        contrasts = [contrasts]
+    if not isinstance(contrasts, Iterable):
+        raise QKPrismError(_NO_CONTRAST.format(show(contrasts)))
+    if isinstance(contrasts, Mapping):
+        found = [(name, _contrast(contrast)) for name, contrast in contrasts.items()]
+    else:
+        found = [(contrast.name, contrast) for contrast in map(_contrast, contrasts)]
+    named = dict(found)
+    if len(named) < len(found):
+        raise QKPrismError("Two contrasts have the same name. Rename one, or give them as {name: contrast}.")
+    if not named:
+        raise QKPrismError("No contrast was given.")
+    for name in named:
+        check_name(name)
+    if taken := RESERVED & set(named):
+        raise QKPrismError(f"{sorted(taken)[0]!r} is a word of the results and not a name for a contrast. Rename it.")
+    return named
+
+
+_NO_CONTRAST = "{} is not a contrast. Give the path of a file, or Contrast(name, examples)."
+
+
+def _contrast(given: Any) -> Contrast:
+    """A contrast, read from its file if that was given."""
+    if isinstance(given, str | os.PathLike):
+        return Contrast.read(given)
+    if not isinstance(given, Contrast):
+        raise QKPrismError(_NO_CONTRAST.format(show(given)))
+    return given
+
+
+def examples_of(examples: Examples) -> Contrast | list[Example]:
+    """Examples in whatever form they were given; a file is read."""
+    if isinstance(examples, Contrast | str | os.PathLike):
+        return _contrast(examples)
+    if isinstance(examples, Example):
+        return [examples]
+    if not isinstance(examples, Iterable):
+        raise QKPrismError(f"{show(examples)} is not a list of examples. Give a contrast, or the path of its file.")
+    return list(examples)
+
+
+def heads_of(model: Model, heads: Heads) -> tuple[Head, ...]:
+    """The heads asked for (all of the model)."""
+    if not isinstance(model, Model):
+        raise QKPrismError(f"Give a model that qkprism.load returned, not {type(model).__name__}.")
+    if heads is None:
+        return all_heads(model.heads_per_layer)
+    return check_heads(heads.heads if isinstance(heads, HeadScores) else heads, model.heads_per_layer, model.name)
+
+
+def heads_with_features(model: Model, features: Features, heads: Heads) -> tuple[Head, ...]:
+    """The heads asked for (all that have features), after it is clear that the features are of this model."""
+    if not isinstance(features, Features):
+        raise QKPrismError(f"Give features that qkprism.decompose returned, not {type(features).__name__}.")
+    known = features.provenance.get("model_digest")
+    chosen = heads_of(model, features.heads if heads is None else heads)
+    if known is None:
+        raise QKPrismError("These features were made from plain vectors, not from a model.")
+    if known != model_digest(model.hf):
+        raise QKPrismError(
+            f"These features are of {features.provenance.get('model')}, and the weights of {model.name} are others. "
+            "Decompose again with this model."
+        )
+    missing = [str(head) for head in chosen if head not in features.heads]
+    if missing:
+        raise QKPrismError(
+            f"There is no feature for head {missing[0]}. There are: {', '.join(map(str, features.heads))}."
+        )
+    return chosen
+
+
+def sets_of(features: Features | Mapping[str, Features]) -> Mapping[str, Features]:
+    """Sets of features by name (a single set has none), of texts encoded in one way, so that they can share runs."""
+    if not isinstance(features, Mapping):
+        raise QKPrismError(f"Give features that qkprism.decompose returned, not {type(features).__name__}.")
+    sets = {"": features} if isinstance(features, Features) else by_name(features, "features")
+    if wrong := [one for one in sets.values() if not isinstance(one, Features)]:
+        raise QKPrismError(f"{wrong[0]!r} is not a set of features. Read a run folder with Features.load.")
+    if not sets:
+        raise QKPrismError("Give at least one set of features.")
+    options = [one.provenance.get("options") for one in sets.values()]
+    if any(one != options[0] for one in options):
+        raise QKPrismError("These sets of features were encoded differently: token, chat and rope must be equal.")
+    return sets
+
+
+def encode_like(model: Model, examples: Examples, features: Features, heads: Sequence[Head]) -> list[EncodedExample]:
+    """Encode the texts of examples (not their twins) as those of the features were."""
+    options = features.provenance["options"]
+    encoded = encode_for(model, examples_of(examples), heads, options["token"], options["chat"], options["max_length"])
+    return [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
+
+
+def encode_for(
+    model: Model,
+    examples: Iterable[Example],
+    heads: Sequence[Head],
+    token: TokenChoice,
+    chat: bool | Chat | None,
+    max_length: int | None,
+) -> list[EncodedExample]:
+    """The tokens of examples, after it is clear that the heads see all their keys."""
+    encoder = encoder_for(model, token, chat, max_length)
+    return list(checked(model, encoder.encode(enumerate(examples)), heads))
+
+
+def encoder_for(model: Model, token: TokenChoice, chat: bool | Chat | None, max_length: int | None) -> Encoder:
+    """How texts are encoded for a model that can take them."""
+    if model.tokenizer is None:
+        raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
+    if model.hf.config.is_encoder_decoder:
+        raise QKPrismError(f"{model.name} is an encoder-decoder: texts can be given to encoders and decoders only.")
+    return Encoder.of(model.tokenizer, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
+
+
+def checked(
+    model: Model, encoded: Iterable[EncodedExample], heads: Sequence[Head], progress: Progress | None = None
+) -> Iterator[EncodedExample]:
+    """Examples as they come, each after it is clear that the heads see all its keys; none at all is an error."""
+    windows = {model.layers[head.layer].window for head in heads}
+    found = False
+    for example in encoded:
+        found = True
+        for window in windows:
+            check_reach([example], window, causal=model.is_causal)
+        check_length(model, example.length, example.source)
+        for text in example.texts:
+            check_ids(model, text.ids, example.source)
+        if progress:
+            progress(1)
+        yield example
+    if not found:
+        raise QKPrismError("There are no examples.")
+
+
+def check_length(model: Model, tokens: int, source: str) -> None:
+    """Refuse a text that is longer than the model is made for."""
+    if model.max_positions is not None and tokens > model.max_positions:
+        raise QKPrismError(
+            f"{source}: {tokens} tokens are more than the {model.max_positions} positions of {model.name}."
+        )
+
+
+def check_ids(model: Model, ids: Sequence[int], source: str) -> None:
+    """Refuse tokens that the model has no embedding for."""
+    if (most := model.vocabulary) is not None and max(ids) >= most:
+        raise QKPrismError(
+            f"{source}: a token has the number {max(ids)}, and {model.name} has {most} embeddings. "
+            "The tokenizer is not this model's."
+        )
+
+
+def provenance_of(
+    model: Model,
+    contrasts: Mapping[str, Contrast],
+    readings: Mapping[str, Reading],
+    notes: Mapping[str, Sequence[Note]],
+    **options: Any,
+) -> dict[str, Any]:
+    """Of which model, contrasts and options features are, and what is to be said of the contrasts' texts."""
+    return {
+        "model": model.name,
+        "revision": model.revision,
+        "model_digest": model_digest(model.hf),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "contrasts": {
+            name: {
+                "digest": contrast.digest,
+                "n": len(contrast),
+                "reading": readings[name],
+                "texts": _remembered(contrast),
+                "notes": [note.text for note in notes[name]],
+            }
+            for name, contrast in contrasts.items()
+        },
+        "options": options,
+        "versions": versions(),
+    }
+
+
+def _remembered(contrast: Contrast) -> str:
+    """The texts of a contrast as short digests in one string; empty of very many."""
+    return b64encode(b"".join(sorted(contrast.text_digests))).decode() if len(contrast) <= REMEMBERED else ""
+
+
+def without_texts(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What results repeat of where their features are from: all but the digests of their texts."""
+    contrasts = provenance.get("contrasts", {})
+    told = {name: {key: own[key] for key in own if key != "texts"} for name, own in contrasts.items()}
+    return {**provenance, "contrasts": told} if told else dict(provenance)
+
+
+def noted(result: Result, features: Features | Mapping[str, Features], examples: object) -> Result:
+    """A result with a note if it was measured on texts that the features were found on."""
+    sets = [features] if isinstance(features, Features) else [*features.values()]
+    found_on = {digest for own in sets for digest in _texts_behind(own)}
+    texts = [text_digest(text) for text in texts_in(examples)]
+    known = sum(digest in found_on for digest in texts)
+    if not known:
+        return result
+    note = (
+        f"{known} of {len(texts)} texts are among those that the features were found on, and what is measured on them "
+        "flatters the features. Use held-out texts."
+    )
+    return replace(result, notes=(*result.notes, note))
+
+
+def _texts_behind(features: Features) -> Iterator[bytes]:
+    """The digests of the texts that features were found on, as far as they are remembered."""
+    size = len(text_digest(""))
+    for contrast in features.provenance.get("contrasts", {}).values():
+        digests = b64decode(contrast.get("texts", ""))
+        yield from (digests[at : at + size] for at in range(0, len(digests), size))
+
+
+def texts_in(examples: object) -> Iterator[str]:
+    """The texts of examples however they are given: one, a contrast, a list, pairs, or such by name."""
+    if isinstance(examples, Example):
+        yield examples.text.text
+        return
+    several = examples.values() if isinstance(examples, Mapping) else examples
+    assert isinstance(several, Iterable)
+    for own in several:
+        yield from texts_in(own)
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that results depend on."""
+    return {package: version(package) for package in ("qkprism", "torch", "transformers")}

@@ -1,0 +1,288 @@
+"""What an edit does to the model's output: the edited model is run, with only that query head's copy of the keys
+changed, for every condition (paper, section 5, carried on to the prediction).
+
+    logit_change   of logit(target answer) - logit(original answer), at the last token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from qkprism.capture.batching import Batches, out_of_memory
+from qkprism.core.edits import Edit
+from qkprism.core.effect_sums import EffectSums, Table
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.memory import give_back
+from qkprism.models.calls import AttentionCall
+from qkprism.models.continuation import Continuation, cache_is_exact, first_of, skips_are_exact
+from qkprism.models.devices import float64_device
+from qkprism.models.encoding import EncodedExample, EncodedKey
+from qkprism.models.model import Model
+from qkprism.options import Frame
+from qkprism.progress import Progress, bar
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features
+from qkprism.subspaces.conditions import Conditions
+from qkprism.verbs.aims import ANSWER, Aim, Aims
+
+MEASURES = ("logit_change", "probability_original", "probability_target", "predicts_original", "predicts_target")
+TOKEN_BUDGET = {"cpu": 3072, "cuda": 32768}
+TRIAL = 8
+Rows = Literal["query", "all"]
+HARDLY = 0.05  # the probability below which a model hardly gives an answer
+NAMED = 3  # heads edited together that are still named one by one
+
+
+def outcome_effects(
+    model: Model,
+    encoded: Sequence[EncodedExample],
+    aims: Mapping[str, Aims],
+    conditions: Mapping[Head, Conditions],
+    edit: Edit,
+    *,
+    together: bool,
+    rows: Rows,
+    features: Features,
+    batch_size: int | None,
+    provenance: Mapping[str, Any],
+    progress: bool,
+) -> Effects:
+    """The effect of every condition on the model's prediction, for heads edited together or one by one."""
+    if rows not in ("query", "all"):
+        raise QKPrismError(f"rows={rows!r} is not known. Use 'query' or 'all'.")
+    if not model.is_causal or model.hf.get_output_embeddings() is None:
+        raise QKPrismError(f"{model.name} predicts no next token: outcome='logits' needs a causal language model.")
+    sets = [tuple(conditions)] if together else [(head,) for head in conditions]
+    answers = {
+        (target, index): _answers(model, encoded[index], aim)
+        for target, own in aims.items()
+        for index, aim in own.items()
+    }
+    rope, chat = (features.provenance["options"][name] for name in ("rope", "chat"))
+    cached, skips = _cacheable(model, encoded, sets, rows, rope)
+    runner = _Runner(model, aims, conditions, edit, sets, rows, answers, rope, bool(chat), cached, skips)
+    names = next(iter(conditions.values())).names
+    sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
+    batches = Batches(model, (), rope, batch_size, TOKEN_BUDGET)
+    with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:
+        for found in batches.each(encoded, lambda batch: runner.measure(batch, tick)):
+            for target, values, weight in found:
+                sums[target].add(values, weight)
+    labels = [_name(own) for own in sets]
+    ranks = torch.stack([torch.tensor([conditions[head].ranks for head in own]).sum(0) for own in sets])
+    notes = [note for own in conditions.values() for note in own.notes]
+    parts = {target: [(labels, own, ranks)] for target, own in sums.items()}
+    effects = Effects.read_all(parts, edit=edit, notes=notes, provenance=provenance)
+    return replace(effects, notes=(*effects.notes, *_hardly_given(effects)))
+
+
+def _hardly_given(effects: Effects) -> list[str]:
+    """A note if the model hardly gives the answers whose logits are compared."""
+    original, target = (
+        effects.value(f"probability_{side}", head=effects.heads[0], control="none")[0]
+        for side in ("original", "target")
+    )
+    if original >= HARDLY:
+        return []
+    return [
+        f"Without an edit the model gives the original answers a probability of {original:.2g} and the targets "
+        f"{target:.2g} on average: it hardly gives these answers, so the change of their logits says little about what "
+        "it answers. Check the prompts, or name other answers with the label `answer`."
+    ]
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Runs batches of texts under every condition, each with as much of it cached as gives the same logits."""
+
+    model: Model
+    aims: Mapping[str, Aims]
+    conditions: Mapping[Head, Conditions]
+    edit: Edit
+    sets: Sequence[Sequence[Head]]
+    rows: Rows
+    answers: Mapping[tuple[str, int], tuple[int, int]]
+    rope: Frame
+    chat: bool
+    cached: bool
+    skips: frozenset[int]
+
+    def measure(self, batch: Sequence[EncodedExample], tick: Progress) -> list[tuple[str, Tensor, Tensor]]:
+        """The measures and weights of a batch towards every target; if it fails, it counts as if never begun."""
+        done: list[int] = []
+
+        def count(texts: int) -> None:
+            done.append(texts)
+            tick(texts)
+
+        try:
+            return [
+                self._towards(target, chosen, count) for target in self.aims if (chosen := self._with(target, batch))
+            ]
+        except RuntimeError:
+            tick(-sum(done))
+            raise
+
+    def _with(self, target: str, batch: Sequence[EncodedExample]) -> list[EncodedExample]:
+        return [example for example in batch if example.index in self.aims[target]]
+
+    def _towards(self, target: str, chosen: list[EncodedExample], tick: Progress) -> tuple[str, Tensor, Tensor]:
+        give_back()
+        values = _Editor(
+            Continuation.start(
+                self.model, chosen, rope=self.rope, cached=self.cached, skips=self.skips, chat=self.chat
+            ),
+            [self.aims[target][example.index] for example in chosen],
+            self.conditions,
+            self.edit,
+            self.rows,
+            torch.tensor([self.answers[target, example.index] for example in chosen]),
+        ).measure(self.sets, tick)  # not kept: the cache of one batch at a time
+        return target, values, torch.tensor([example.weight for example in chosen])
+
+
+def _name(heads: Sequence[Head]) -> str:
+    return "+".join(map(str, heads)) if len(heads) <= NAMED else f"{len(heads)} heads together"
+
+
+def _cacheable(
+    model: Model, encoded: Sequence[EncodedExample], sets: Sequence[Sequence[Head]], rows: Rows, rope: Frame
+) -> tuple[bool, frozenset[int]]:
+    """Whether texts up to their queries can be cached, and the layers up to which blocks can; tried on some texts."""
+    trial = _trial(encoded)
+    cached = rows == "query" and _tried(trial, lambda texts: cache_is_exact(model, texts, rope))
+    first = {first_of(model, (head.layer for head in heads)) for heads in sets}
+    return cached, frozenset(first if cached and skips_are_exact(model, trial, rope, first) else ())
+
+
+def _trial(encoded: Sequence[EncodedExample]) -> list[EncodedExample]:
+    """Texts to try the cache on, the longest and the shortest: they are padded wherever any batch is."""
+    ordered = sorted(encoded, key=lambda example: (-example.length, example.index))
+    return ordered if len(ordered) <= TRIAL else [*ordered[: TRIAL // 2], *ordered[-TRIAL // 2 :]]
+
+
+def _tried(trial: list[EncodedExample], holds: Callable[[Sequence[EncodedExample]], bool]) -> bool:
+    """Whether something holds of texts; of half of them, from both ends, where they do not fit in memory."""
+    try:
+        return holds(trial)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+    quarter = len(trial) // 4
+    return _tried([*trial[:quarter], *trial[-quarter:]], holds) if quarter else False
+
+
+def _answers(model: Model, example: EncodedExample, aim: Aim) -> tuple[int, int]:
+    """The token ids of the original and of the target answer."""
+    found = tuple(_answer(model, example, key) for key in (aim.original, aim.target))
+    if found[0] == found[1]:
+        raise QKPrismError(f"{example.source}: original and target have the same answer, so nothing can change.")
+    return found  # type: ignore[return-value]
+
+
+def _answer(model: Model, example: EncodedExample, key: EncodedKey) -> int:
+    if ANSWER not in key.labels:
+        return example.text.ids[key.position]
+    answer = str(key.labels[ANSWER])
+    assert model.tokenizer is not None  # the examples were encoded with it
+    ids = model.tokenizer(answer, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise QKPrismError(
+            f"{example.source}: the answer {answer!r} is {len(ids)} tokens, not one; mind the space in front of a word."
+        )
+    return int(ids[0])
+
+
+@dataclass(frozen=True)
+class _Editor:
+    """Runs one batch under every condition."""
+
+    begun: Continuation
+    aims: Sequence[Aim]
+    conditions: Mapping[Head, Conditions]
+    edit: Edit
+    rows: Rows
+    answers: Int[Tensor, "example 2"]
+
+    def measure(
+        self, sets: Sequence[Sequence[Head]], tick: Progress
+    ) -> Float[Tensor, "measure example head condition"]:
+        give_back()  # what the whole texts took: the edits need little
+        unedited = self._read(self.begun.logits(), edited=False)
+        names = next(iter(self.conditions.values())).names
+        found = []
+        for heads in sets:
+            columns = []
+            for condition, name in enumerate(names):
+                after = unedited if name.control == "none" else self._read(self._run(heads, condition), edited=True)
+                columns.append(torch.cat([after[:1] - unedited[:1], after[1:]]))
+                give_back(collect=False)
+                tick(len(self.aims))
+            found.append(torch.stack(columns, -1))
+        return torch.stack(found, -2)
+
+    def _run(self, heads: Sequence[Head], condition: int) -> Tensor:
+        layers = sorted({head.layer for head in heads})
+        return self.begun.logits(partial(self._visit, heads, condition), layers)
+
+    def _visit(self, heads: Sequence[Head], condition: int, call: AttentionCall) -> None:
+        for head in heads:
+            if head.layer == call.layer:
+                self._edit_head(call, head, condition)
+
+    def _edit_head(self, call: AttentionCall, head: Head, condition: int) -> None:
+        space = self.conditions[head].subspace(condition)
+        home = float64_device(call.key.device)
+        each, rows = torch.arange(len(self.aims), device=home), self.begun.rows.to(call.key.device)
+        if space.rank == 0:
+            return
+        at = rows if self.rows == "query" else None
+        if self.edit.side == "query":
+            query = call.query[:, head.index].to(home).double()
+            new = query + self.edit.change(query, head, space.mT)
+            call.edit_head(head.index, query=new.to(call.query), rows=at)
+            return
+        key = call.key[:, call.kv_head(head.index)].to(home).to(torch.float64, copy=True)
+        original, target = (
+            self.begun.columns(call, [getattr(aim, side).position for aim in self.aims]).to(home)
+            for side in ("original", "target")
+        )
+        change = self.edit.change(key[each, original], head, space, partner=key[each, target])
+        key[each, original] += change
+        key[each, target] += self.edit.of_target(change)
+        call.edit_head(head.index, key=key.to(call.key), rows=at)
+
+    def _read(self, logits: Float[Tensor, "example vocabulary"], *, edited: bool) -> Float64[Tensor, "measure example"]:
+        """The gap between the answers' logits (target less original), then the other measures."""
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        self._refuse_nan(logits, edited)
+        answers = self.answers.to(logits.device)
+        own = logits.gather(1, answers)
+        probability = (own - logits.logsumexp(-1, keepdim=True)).exp()
+        predicted = logits.argmax(-1, keepdim=True) == answers
+        own, probability, predicted = (values.cpu().double() for values in (own, probability, predicted))
+        return torch.stack([own[:, 1] - own[:, 0], *probability.T, *predicted.T])
+
+    def _refuse_nan(self, logits: Float[Tensor, "example vocabulary"], edited: bool) -> None:
+        broken = logits.isnan().any(-1) | logits.isposinf().any(-1)
+        if not broken.any():
+            return
+        example, model = self.begun.batch.examples[int(broken.nonzero()[0])], self.begun.model
+        name = f"{model.name} ({str(model.dtype).removeprefix('torch.')})"
+        if edited:
+            raise QKPrismError(
+                f"{example.source}: {name} predicts NaN or infinity after the edit "
+                f"({self.edit}). Give a smaller amount or vector, or load it in float32."
+            )
+        raise QKPrismError(
+            f"{example.source}: the output layer of {name} gives NaN or infinity: its weights "
+            "are damaged or too large for this dtype. Check the files, or load it in float32."
+        )

@@ -1,0 +1,428 @@
+"""`validate`: rerun texts in which one factor was really exchanged between two keys, and compare edits with them.
+
+An edit of keys leaves the query as it is, but in a changed text the query changes too: it finds its entity elsewhere.
+So the truth of an edit is the base text's query with the changed text's keys (`truth="keys"`); the changed text by
+itself (`truth="rerun"`) shows what the exchange does to the model as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from qkprism.capture.readers import read_together
+from qkprism.capture.rows import Reading, read_logits
+from qkprism.capture.sites import Site, sites_of
+from qkprism.contrasts import Contrast
+from qkprism.core.edits import Edit
+from qkprism.core.metrics import factor, identity_like
+from qkprism.core.rows import Logits, Places, after_key_edit, read_row
+from qkprism.core.splitting import parts_of, sequential
+from qkprism.core.variation import MarkedRows, total_variation
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.models.batches import Batch
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import EncodedExample, EncodedKey
+from qkprism.models.model import Model
+from qkprism.options import Frame
+from qkprism.results.features import Features
+from qkprism.results.validation import Check, Tally, Validation
+from qkprism.subspaces.conditions import METHODS, Conditions, Method, layer_conditions
+from qkprism.subspaces.intervention import Scene, key_changes
+from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
+from qkprism.verbs.inputs import Heads, heads_with_features, noted, sets_of, versions
+
+SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
+WHOLE = "whole key"
+Truth = Literal["keys", "rerun"]
+CHUNK = 64  # base texts, or a few more, that are added up at once
+
+
+def validate(
+    model: Model,
+    pairs: Pairs | Sequence[Pair] | Contrast,
+    features: Features | Mapping[str, Features],
+    *,
+    heads: Heads = None,
+    truth: Truth = "keys",
+    methods: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Validation:
+    """Compare the edits and attributions of features with true counterfactuals.
+
+    >>> validate(model, {"order": task.counterfactuals("order")}, features).summary()   # doctest: +SKIP
+
+    `pairs` has for each factor (the name of a contrast) pairs of a text and the text in which that factor was
+    exchanged between two keys, the one positive key and the one marked `target`; a contrast of texts and such twins
+    will do. In the changed text the positive key is the one that corresponds to the first text's positive key,
+    `target` likewise, other keys in the order of the text. The truth is what the first text's query would give the
+    changed keys, or with `truth="rerun"` what the changed text's own query gives them. Several sets of features, by
+    name, share the runs. `methods` says by which of "contrast", "raw oblique" and "raw" features are edited; by default
+    by all that a set has. A set that lacks one is judged by the others, and a note says so; the whole key and the
+    paper's attribution are always there.
+    """
+    reader = validation_reader(model, pairs, features, heads=heads, truth=truth, methods=methods)
+    read_together(model, [reader], batch_size=batch_size, unit="texts", progress=progress)
+    return noted(reader.result(), features, pairs)
+
+
+def validation_reader(
+    model: Model,
+    pairs: Pairs | Sequence[Pair] | Contrast,
+    features: Features | Mapping[str, Features],
+    *,
+    heads: Heads = None,
+    truth: Truth = "keys",
+    methods: Sequence[str] | None = None,
+) -> ValidationReader:
+    """The reader of `validate`, to share a pass with others."""
+    if truth not in ("keys", "rerun"):
+        raise QKPrismError(f"truth={truth!r} is not known. Use 'keys' or 'rerun'.")
+    sets = sets_of(features)
+    named, chosen = _checked(model, pairs, sets, heads)
+    edited = methods_of_sets(sets, methods)
+    first = next(iter(sets.values()))
+    cases = Cases.of(model, named, first, chosen)
+    rope = first.provenance["options"]["rope"]
+    if truth == "keys" and rope == "post":
+        _check_places(model, cases)
+    sites = sites_of(model, chosen)
+    every = {name: _conditions(own, sites, edited[name]) for name, own in sets.items()}
+    pair_reader = _PairReader(sites, every, truth, cases.changes)
+    tallies = _Tallies(sites, every, {name: own.contrasts for name, own in sets.items()}, cases.factors)
+    provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
+    notes = _lacking(edited, methods)
+    return ValidationReader(cases.encoded, chosen, rope, pair_reader, tallies, notes, provenance)
+
+
+@dataclass(frozen=True)
+class ValidationReader:
+    """Reads pairs of texts and adds up, some of them at a time, how edits and attributions compare with the truth."""
+
+    examples: Sequence[EncodedExample]
+    heads: tuple[Head, ...]
+    rope: Frame
+    pairs: _PairReader
+    tallies: _Tallies
+    notes: Sequence[str]
+    provenance: Mapping[str, object]
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return sorted(self.tallies.sites)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        self.pairs.visit(call, batch)
+
+    def keep(self, batch: Batch) -> None:
+        self.pairs.keep(batch)
+        if len(self.pairs.kept) >= CHUNK:
+            self.tallies.add(self.pairs.take())
+
+    def result(self) -> Validation:
+        self.tallies.add(self.pairs.take())
+        checks = [check for head in self.heads for check in self.tallies.checks(head)]
+        notes = [
+            f"{name}: {note}" if name else note
+            for name, conditions in self.tallies.conditions.items()
+            for head in conditions.values()
+            for note in head.conditions.notes
+        ]
+        return Validation(tuple(checks), (*self.notes, *notes), self.provenance)
+
+
+def _checked(
+    model: Model, pairs: Pairs | Sequence[Pair] | Contrast, sets: Mapping[str, Features], heads: Heads
+) -> tuple[Pairs, tuple[Head, ...]]:
+    """The pairs by factor and the heads, after it is clear that they fit the features."""
+    first = next(iter(sets.values()))
+    chosen = heads_with_features(model, first, heads)
+    for own in [*sets.values()][1:]:
+        heads_with_features(model, own, chosen)
+    if not isinstance(pairs, Mapping):
+        if len(first.contrasts) > 1:
+            raise QKPrismError(f"Say which factor was exchanged: {{{first.contrasts[0]!r}: pairs, ...}}.")
+        pairs = {first.contrasts[0]: pairs}
+    if not any(name in own.contrasts for name in pairs for own in sets.values()):
+        raise QKPrismError(
+            f"No factor ({', '.join(pairs)}) is a contrast of the features ({', '.join(first.contrasts)})."
+        )
+    return pairs, chosen
+
+
+def _check_places(model: Model, cases: Cases) -> None:
+    """The base's query is given the changed keys: they must be rotated as if they were of one text."""
+    for example in cases.encoded:
+        for changed in example.more:
+            if model.rotates and example.text.query != changed.query:
+                raise QKPrismError(
+                    f"{example.source}: the query is token {example.text.query} of the text and token {changed.query} "
+                    "of the changed one, so it cannot meet the changed keys. Write texts of equal length, or use "
+                    "truth='rerun'."
+                )
+
+
+@dataclass(frozen=True)
+class _HeadConditions:
+    """The edits of one head, and the forms of the sequential attribution in the raw metric."""
+
+    conditions: Conditions
+    names: tuple[str, ...]
+    forms: Float64[Tensor, "feature d_head d_head"]
+
+
+def _conditions(
+    features: Features, sites: Mapping[int, Site], methods: Sequence[Method]
+) -> dict[Head, _HeadConditions]:
+    found = {}
+    for number, site in sites.items():
+        for head, own in layer_conditions(features, number, methods, heads=site.heads, draws=1).items():
+            ordered = sorted((features[name, head] for name in features.contrasts), key=lambda f: f.rank)
+            columns = [torch.linalg.svd(f.covariance)[0][:, : f.rank] for f in ordered]
+            forms = sequential(factor(identity_like(ordered[0].metric)), columns)
+            judged = own.pick(
+                lambda c: c.control == "full" or (c.control == "feature" and c.feature in features.contrasts)
+            )
+            found[head] = _HeadConditions(judged, tuple(f.contrast for f in ordered), forms)
+    return found
+
+
+def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None) -> dict[str, tuple[Method, ...]]:
+    """Of the methods asked for (all by default) those that each set of features has; some set must have each."""
+    having = {name: _methods_of_set(features) for name, features in sets.items()}
+    if methods is None:
+        return having
+    wanted = [methods] if isinstance(methods, str) else list(methods)
+    if not wanted:
+        raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
+    for method in wanted:
+        if method not in METHODS:
+            raise QKPrismError(f"{method!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
+        if not any(method in known for known in having.values()):
+            told = "; ".join(f"{name or 'these features'}: {', '.join(known)}" for name, known in having.items())
+            raise QKPrismError(f"No set of features can be edited by {method!r}. There are: {told}.")
+    return {name: tuple(method for method in known if method in wanted) for name, known in having.items()}
+
+
+def _methods_of_set(features: Features) -> tuple[Method, ...]:
+    """One contrast has nothing to be oblique to, and the contrast metric must have been chosen."""
+    if len(features.contrasts) == 1:
+        return ("raw",)
+    return METHODS if features.choices.metric == "contrast" else METHODS[1:]
+
+
+def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | None) -> list[str]:
+    """Which sets do not have a method that was asked for."""
+    wanted = [] if methods is None else [methods] if isinstance(methods, str) else methods
+    missing = {name: [method for method in wanted if method not in known] for name, known in edited.items()}
+    return [
+        f"{name}: cannot be edited by {' or '.join(lacks)}, so it is judged by "
+        f"{', '.join([*edited[name], WHOLE, SEQUENTIAL])} alone."
+        for name, lacks in missing.items()
+        if lacks
+    ]
+
+
+_EDITED = ("logit of the original", "logit of the target", "part")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of one pair in the heads of one layer: base and truth over the keys, and all edits of the base."""
+
+    marked: Float64[Tensor, "side head key"]
+    rest: Float64[Tensor, "side head"]
+    gap: Float64[Tensor, "side head"]
+    edited: Mapping[str, Float64[Tensor, "value condition head"]]  # of `_EDITED`
+    sequential: Mapping[str, Float64[Tensor, "feature head"]]
+
+    @property
+    def true_part(self) -> Float64[Tensor, " head"]:
+        """Half of what the gap really lost."""
+        return (self.gap[0] - self.gap[1]) / 2
+
+
+@dataclass
+class _Base:
+    """The pairs of one base text: the factor of each, and what was read of it in each layer."""
+
+    factors: Sequence[str]
+    reads: dict[tuple[int, int], _Read] = field(default_factory=dict)
+
+    def of(self, factor: str, layer: int) -> list[_Read]:
+        return [self.reads[pair, layer] for pair, name in enumerate(self.factors) if name == factor]
+
+
+@dataclass
+class _PairReader:
+    """Reads the pairs of base texts, and keeps them until they are taken."""
+
+    sites: Mapping[int, Site]
+    sets: Mapping[str, Mapping[Head, _HeadConditions]]
+    truth: Truth
+    changes: Sequence[Sequence[str]]
+    kept: list[_Base] = field(default_factory=list)
+    current: dict[int, _Base] = field(default_factory=dict)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        site = self.sites[call.layer]
+        first = _first_rows(batch)
+        base = read_logits(call, site, batch.query)
+        true = base if self.truth == "rerun" else read_logits(_with_queries(call, batch, first), site, batch.query)
+        for row, (place, which) in enumerate(batch.rows):
+            example = batch.examples[place]
+            if which == 0:
+                edits = self._edits(base, row, keys_of(example.text, example.source), site)
+                continue
+            keys = [keys_of(text, example.source) for text in (example.text, example.texts[which])]
+            sides = zip((base, true), (first[row], row), keys, strict=True)
+            over = [_over_keys(read.logits.pick([at]), own) for read, at, own in sides]
+            marked, rest, gap = (torch.stack(values) for values in zip(*over, strict=True))
+            own = self.current.setdefault(example.index, _Base(self.changes[example.index]))
+            own.reads[which - 1, call.layer] = _Read(marked, rest, gap, *edits)
+
+    def keep(self, batch: Batch) -> None:
+        """Keep what a complete pass has read; a pass that failed may have left texts that are run again."""
+        self.kept.extend(self.current[example.index] for example in batch.examples)
+        self.current.clear()
+
+    def take(self) -> list[_Base]:
+        """What was kept, which is then no longer."""
+        taken, self.kept = self.kept, []
+        return taken
+
+    def _edits(
+        self, base: Reading, row: int, keys: Sequence[EncodedKey], site: Site
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What all edits make of a base text, and its sequential parts."""
+        logits = base.logits.pick([row])
+        scene = Scene(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling)
+        before = read_row(logits.final, scene.places, logits.sink)
+        edited, parts = {}, {}
+        for name, own in self.sets.items():
+            change = key_changes(scene, {head: own[head].conditions for head in site.heads}, Edit()) * scene.scaling
+            after = after_key_edit(logits, scene.places, before, (change, -change))
+            edited[name] = torch.stack([after.original, after.target, -change])[:, :, 0].cpu()
+            parts[name] = torch.stack([_gap_parts(own[h].forms, scene, i) for i, h in enumerate(site.heads)], 1)
+        return edited, parts
+
+
+def _first_rows(batch: Batch) -> list[int]:
+    """For each row of a batch the row of its base text."""
+    starts = {place: row for row, (place, which) in enumerate(batch.rows) if which == 0}
+    return [starts[place] for place, _ in batch.rows]
+
+
+def _with_queries(call: AttentionCall, batch: Batch, first: Sequence[int]) -> AttentionCall:
+    """The call with the query of every base text in the place of its changed texts'."""
+    query, at = call.query.clone(), batch.query.to(call.query.device)
+    base, every = torch.tensor(first, device=at.device), torch.arange(len(first), device=at.device)
+    query[every, :, at] = call.query[base, :, at[base]]
+    return replace(call, query=query)
+
+
+def _over_keys(logits: Logits, keys: Sequence[EncodedKey]) -> tuple[Tensor, Tensor, Tensor]:
+    """The logits of the keys, of all other tokens together, and the gap between the first two keys."""
+    at = [key.position for key in keys]
+    others = logits.final[0].clone()
+    others[:, at] = -torch.inf
+    rest = others.logsumexp(-1)
+    if logits.sink is not None:
+        rest = torch.logaddexp(rest, logits.sink)
+    product = logits.product[0]
+    return logits.final[0][:, at].cpu(), rest.cpu(), (product[:, at[0]] - product[:, at[1]]).cpu()
+
+
+def _gap_parts(forms: Tensor, scene: Scene, head: int) -> Float64[Tensor, " feature"]:
+    pair = torch.cat([scene.places.original, scene.places.target])
+    parts = parts_of(forms, scene.query[:, head], scene.key[:, head, pair], scene.scaling)[:, 0]
+    return (parts[:, 0] - parts[:, 1]).cpu()
+
+
+def _places(keys: Sequence[EncodedKey], logits: Logits) -> Places:
+    marked = torch.zeros(1, logits.final.shape[-1], dtype=torch.bool)
+    marked[0, [key.position for key in keys]] = True
+    places = Places(torch.tensor([keys[0].position]), torch.tensor([keys[1].position]), marked)
+    return places.to(logits.final.device)
+
+
+@dataclass(frozen=True)
+class _Tallies:
+    """The sums of every factor, set of features and method in every head."""
+
+    sites: Mapping[int, Site]
+    conditions: Mapping[str, Mapping[Head, _HeadConditions]]
+    contrasts: Mapping[str, Sequence[str]]
+    factors: tuple[str, ...]
+    found: dict[tuple[str, str, str, str], Tally] = field(default_factory=dict)
+
+    def add(self, bases: Sequence[_Base]) -> None:
+        """Add all pairs of some base texts."""
+        for layer in self.sites:
+            pairs = {name: [read for base in bases for read in base.of(name, layer)] for name in self.factors}
+            every = [[base.of(name, layer)[-1:] for name in self.factors] for base in bases]
+            shared = [[own[0] for own in reads] for reads in every if all(reads)]  # bases that all factors change
+            for name, own in pairs.items():
+                if own:
+                    self._add_factor(layer, name, own, shared)
+
+    def _add_factor(self, layer: int, factor: str, pairs: Sequence[_Read], shared: Sequence[Sequence[_Read]]) -> None:
+        """Add the pairs of one factor: rows are made for all heads of a layer at once, tallies are head by head."""
+        before, truth = (_rows(pairs, side) for side in (0, 1))
+        none, true = total_variation(before, truth), torch.stack([read.true_part for read in pairs])
+        trues = [torch.stack([reads[i].true_part for reads in shared]) for i in range(len(self.factors)) if shared]
+        for name, own in self.conditions.items():
+            if factor not in self.contrasts[name]:
+                continue
+            moved = torch.stack([read.edited[name] for read in pairs], 2)
+            split = torch.stack([read.sequential[name] for read in pairs], 1)
+            again = [reads[0] for reads in shared]  # edits and parts are the base's, whatever the change
+            for place, head in enumerate(self.sites[layer].heads):
+                for at, condition in enumerate(own[head].conditions.names):
+                    if condition.control == "full" or condition.feature == factor:
+                        original, target, part = moved[:, at, :, place]
+                        after = total_variation(before.pick(place).with_pair(original, target), truth.pick(place))
+                        same = [read.edited[name][2, at, place] for read in again]
+                        where = (name, factor, str(head), condition.method or WHOLE)
+                        self._add(where, [after, none[:, place], part, true[:, place]], trues, same, place)
+                at = own[head].names.index(factor)
+                same = [read.sequential[name][at, place] for read in again]
+                no_edit = torch.full_like(none[:, place], torch.nan)
+                where = (name, factor, str(head), SEQUENTIAL)
+                self._add(where, [no_edit, no_edit, split[at, :, place], true[:, place]], trues, same, place)
+
+    def _add(
+        self,
+        where: tuple[str, str, str, str],
+        values: Sequence[Float64[Tensor, " pair"]],
+        trues: Sequence[Float64[Tensor, "base head"]],
+        parts: Sequence[Float64[Tensor, ""]],
+        place: int,
+    ) -> None:
+        tally = self.found.setdefault(where, Tally.of(len(self.factors)))
+        tally.pairs.add(torch.stack(list(values), 1))
+        if parts:
+            tally.shared.add(torch.stack([*(true[:, place] for true in trues), torch.stack(list(parts))], 1))
+
+    def checks(self, head: Head) -> list[Check]:
+        """In the order of the sets of features, then of their factors."""
+        places = {name: i for i, name in enumerate(self.contrasts)}
+        own = [where for where in self.found if where[2] == str(head)]
+        own.sort(key=lambda where: (places[where[0]], self.factors.index(where[1])))
+        return [self.found[where].check(*where, self.factors.index(where[1])) for where in own]
+
+
+def _rows(pairs: Sequence[_Read], side: int) -> MarkedRows:
+    """The rows of many texts in all heads, padded to the most keys."""
+    width = max(read.marked.shape[-1] for read in pairs)
+    marked = [
+        nn.functional.pad(read.marked[side], (0, width - read.marked.shape[-1]), value=-torch.inf) for read in pairs
+    ]
+    return MarkedRows(torch.stack(marked), torch.stack([read.rest[side] for read in pairs]))
