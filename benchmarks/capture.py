@@ -25,7 +25,7 @@ import torch
 import qkprism as qk
 from prompts import BATCH, contrast
 from qkprism.capture.batching import Batches
-from qkprism.capture.passes import Census, Marked, Pass
+from qkprism.capture.passes import Census, MarkedContrast, Pass
 from qkprism.capture.sites import sites_of
 from qkprism.capture.streaming import stream_moments
 from qkprism.core.decomposition import decompose_layer
@@ -49,7 +49,7 @@ def bare(model: qk.Model, batches: list[Any]) -> None:
 
 def stream(model: qk.Model, prompts: qk.Contrast, heads: tuple[qk.Head, ...]) -> Any:
     sites, encoded = sites_of(model, heads), Encodings(prompts.examples, Encoder.of(model.tokenizer))
-    marked = Marked.of("boxes", encoded, Census.of(encoded, prompts), "plain", 0)
+    marked = MarkedContrast.of("boxes", encoded, Census.of(encoded, prompts), "plain", 0)
     return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, Pass((marked,)))["boxes"]
 
 

@@ -31,7 +31,7 @@ from qkprism.toy.protocols import PROTOCOLS
 from qkprism.toy.recovery import recover
 from qkprism.toy.stack import Stack, largest_rank
 from qkprism.toy.studying import study
-from qkprism.toy.task import Maps, Task
+from qkprism.toy.task import Maps, ToyTask
 from qkprism.toy.training import train
 
 BATCH = 256
@@ -51,7 +51,7 @@ class OneHead(nn.Module):
         return self.output((attention.mT @ value)[:, 0])
 
 
-def plain_batch(task: Task, maps: Maps) -> tuple[Tensor, Tensor, Tensor]:
+def plain_batch(task: ToyTask, maps: Maps) -> tuple[Tensor, Tensor, Tensor]:
     """Embeddings of a fresh batch."""
     z1, z2 = (torch.randn(BATCH, task.tokens, rank).sign() for rank in task.ranks)
     payload = torch.randint(task.payloads, (BATCH, task.tokens))
@@ -62,7 +62,7 @@ def plain_batch(task: Task, maps: Maps) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, named + task.sigma * torch.randn(BATCH, task.width), payload[row, original]
 
 
-def plain_loop(task: Task, d_head: int) -> Callable[[int], None]:
+def plain_loop(task: ToyTask, d_head: int) -> Callable[[int], None]:
     """A loop for one head: some steps of it."""
     maps, head = Maps.draw(task, 0), OneHead(task.width, d_head, task.payloads)
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-4, weight_decay=0.01)
@@ -106,8 +106,8 @@ def compare(rounds: int, steps: int) -> dict[str, float]:
     share = sum(cell.d_head == 8 for cell in cells) / len(cells)
     ways = {
         "bank": bank_loop(cells),
-        "loop_8": plain_loop(Task("discrete", 4, 4), 8),
-        "loop_16": plain_loop(Task("discrete", 8, 8), 16),
+        "loop_8": plain_loop(ToyTask("discrete", 4, 4), 8),
+        "loop_16": plain_loop(ToyTask("discrete", 8, 8), 16),
     }
     for run in ways.values():
         run(3)
@@ -145,7 +145,7 @@ def grid(folder: Path, seeds: Sequence[int]) -> dict[str, object]:
 def protocols(folder: Path) -> pd.DataFrame:
     """Accuracies and ranks of the same cells by the paper's protocol, ended early, and by the fast one."""
     ranks = ((2, 2), (3, 4), (4, 4), (2, 6), (5, 5), (6, 6))
-    cells = [Cell(Task(variant, *pair), 8) for variant in ("discrete", "continuous") for pair in ranks]
+    cells = [Cell(ToyTask(variant, *pair), 8) for variant in ("discrete", "continuous") for pair in ranks]
     rows: dict[str, dict[str, object]] = {str(cell): {} for cell in cells}
     for protocol in (replace(PROTOCOLS["paper"], steps=51_600), PROTOCOLS["fast"]):
         heads = train(cells, protocol, folder=folder / protocol.name, progress=_report)

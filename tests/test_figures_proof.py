@@ -15,14 +15,14 @@ from qkprism import QKPrismError
 from qkprism.controls import BY_NAME, CONTROLS, RIVALS, SHARED
 from qkprism.core.rows import MEASURES as ROW_MEASURES
 from qkprism.core.terms import POSITION_BIAS, RESIDUAL, SOFT_CAP
-from qkprism.figures.attribution import OTHER_TERMS, View, attribution_figure, shown_token, term_color
+from qkprism.figures.attribution import OTHER_TERMS, BarsView, attribution_figure, shown_token, term_color
 from qkprism.figures.attributions import attributions_figure
 from qkprism.figures.effects import ALL_EVIDENCE, MEASURES, effects_figure, is_combination, shown_heads
 from qkprism.figures.theme import FEATURE_COLORS, INK, axis, feature_color, number
 from qkprism.figures.validation import METHOD_COLORS, series_of, validation_figure
 from qkprism.results.attribution import Attribution, Attributions
 from qkprism.results.effects import GIVEN, Effects, Entry
-from qkprism.results.validation import Check, Validation
+from qkprism.results.validation import TruthCheck, Validation
 from qkprism.subspaces.conditions import METHODS
 from qkprism.subspaces.conditions import combined as combinations_of
 from qkprism.verbs.outcomes import MEASURES as OUTCOME_MEASURES
@@ -104,7 +104,7 @@ def attributions_of(heads=("L1H2", "L3H4"), terms=("order", "lexical", RESIDUAL)
 
 
 def check_of(i=0, *, features="", factor="order", head="L1H2", method="raw", **changes):
-    made = Check(
+    made = TruthCheck(
         features,
         factor,
         head,
@@ -458,14 +458,14 @@ def test_attribution_figure__a_sink_is_cut_and_said_to_be():
 
 
 def test_view__spans_all_tokens_unless_a_few_flatten_the_others():
-    even = View([[1.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [1.0, -2.0, 3.0, 1.0, 2.0, 1.0], "logit")
+    even = BarsView([[1.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [1.0, -2.0, 3.0, 1.0, 2.0, 1.0], "logit")
     assert even.span() == (-2.0, 3.0)
     assert even.cut() == []
-    down = View([[-90.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [0.0] * 6, "logit")
+    down = BarsView([[-90.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [0.0] * 6, "logit")
     assert down.span() == (-2.0, 3.0)
     assert down.cut() == [0]
     assert down.range()[0] < -2.0
-    flat = View([[0.0] * 6], [0.0] * 6, "logit")
+    flat = BarsView([[0.0] * 6], [0.0] * 6, "logit")
     assert flat.range()[0] < flat.range()[1]
 
 

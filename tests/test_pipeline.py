@@ -14,7 +14,7 @@ import qkprism as qk
 from qkprism import Contrast, Example, QKPrismError
 from qkprism.capture import batching, streaming
 from qkprism.capture.batching import Batches
-from qkprism.capture.passes import Census, Marked, Pass
+from qkprism.capture.passes import Census, MarkedContrast, Pass
 from qkprism.capture.sites import sites_of
 from qkprism.capture.streaming import stream_moments
 from qkprism.contrasts import Text
@@ -141,7 +141,7 @@ def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch)
 
     def stream(examples):
         encoded = Encodings(examples, Encoder.of(model.tokenizer))
-        marked = Marked.of("boxes", encoded, Census.of(encoded, examples), "plain", 0)
+        marked = MarkedContrast.of("boxes", encoded, Census.of(encoded, examples), "plain", 0)
         batches = Batches(model, sorted(model.layers), batch_size=7)
         return stream_moments(batches, sites_of(model, heads), Pass((marked,)))["boxes"]
 
@@ -265,7 +265,7 @@ def test_decompose__warns_of_few_examples_in_the_contrast_metric():
 
 def test_marked__groups_reach_folds_and_nulls(model):
     encoded = Encodings(contrast(40), Encoder.of(model.tokenizer))
-    marked = Marked.of("boxes", encoded, Census.of(encoded, contrast(40)), "plain", 0)
+    marked = MarkedContrast.of("boxes", encoded, Census.of(encoded, contrast(40)), "plain", 0)
     folds, numbers = {}, {}
     for example, fold, number in zip(marked.examples, marked.fold, marked.group, strict=True):
         folds.setdefault(example.group, set()).add(fold)

@@ -10,7 +10,7 @@ from qkprism.toy.draws import deal, draws_of
 from qkprism.toy.protocols import PROTOCOLS, Protocol, adamw, protocol_named
 from qkprism.toy.samples import take
 from qkprism.toy.stack import Stack
-from qkprism.toy.task import Samples, Task
+from qkprism.toy.task import Samples, ToyTask
 from toy_oracle import loss_and_gradients, scores
 
 RANKS = ((2, 3), (5, 1), (4, 4))
@@ -36,7 +36,7 @@ def samples_of(dealt, variant, ranks):
 @pytest.fixture(scope="module", params=[("discrete", "calibrated", 8), ("continuous", "paper", 16)], ids=str)
 def bank(request):
     variant, preset, d_head = request.param
-    cells = [Cell(Task(variant, *ranks, preset), d_head, seed) for seed, ranks in enumerate(RANKS)]
+    cells = [Cell(ToyTask(variant, *ranks, preset), d_head, seed) for seed, ranks in enumerate(RANKS)]
     dealt = deal(cells[0].task, 5, 64, "test")
     return Stack.of(cells), [untrained(cell) for cell in cells], dealt
 
@@ -73,7 +73,7 @@ def test_gradients__do_not_depend_on_the_other_cells(bank):
 
 
 def test_draws__of_a_larger_bank_begin_with_those_of_a_smaller():
-    task = Task("continuous", 3, 4)
+    task = ToyTask("continuous", 3, 4)
     small, large = deal(task, 4, 32, "a", 7), deal(task, 9, 32, "a", 7)
     assert torch.equal(small.latents, large.latents[..., :4])
     assert torch.equal(small.noise, large.noise)
@@ -96,7 +96,7 @@ def test_adamw__is_that_of_torch():
 
 
 def test_embedding__has_zeros_beyond_the_ranks_of_a_cell():
-    head = untrained(Cell(Task("discrete", 2, 3), 8))
+    head = untrained(Cell(ToyTask("discrete", 2, 3), 8))
     embedding = Embedding.of([head.maps], 5).key[0]
     assert torch.equal(embedding[:, :2], head.maps.key_1)
     assert embedding[:, 2:5].abs().max() == 0

@@ -12,7 +12,7 @@ from qkprism.toy.cells import Cell, paper_grid, untrained
 from qkprism.toy.limits import RankAt
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.scores import HeadScore
-from qkprism.toy.task import Task
+from qkprism.toy.task import ToyTask
 from qkprism.toy.truth import interaction
 
 
@@ -103,7 +103,7 @@ def test_accuracy_grid__has_panels_of_their_own_for_presets():
 
 def test_rank_size_figure__tells_which_heads_it_has():
     def told(*ranks):
-        cells = [Cell(Task("discrete", *pair), 8) for pair in ranks]
+        cells = [Cell(ToyTask("discrete", *pair), 8) for pair in ranks]
         fig = rank_size_figure([RankAt(c, "z1", 100, "energy", 0.99, c.task.r1, c.task.r1) for c in cells])
         return fig.layout.title.text
 

@@ -19,7 +19,7 @@ from qkprism.page import toy as page
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
 from qkprism.subspaces.conditions import Condition
-from qkprism.toy import Cell, Depth, Sampling, Task, few_cells, study
+from qkprism.toy import Cell, Depth, Sampling, ToyTask, few_cells, study
 from qkprism.toy.cells import untrained
 from qkprism.toy.editable import Editable, draw_editable
 from qkprism.toy.gauge import basis_change, rebased
@@ -162,7 +162,7 @@ def logits_of_others(head, rows):
 @pytest.mark.parametrize("variant", ["discrete", "continuous"])
 def test_editable__rows_are_drawn_like_whole_samples(found, variant):
     """In an untrained head and the noise of the paper all parts of a logit weigh about the same."""
-    loud = untrained(Cell(Task(variant, 2, 3, "paper"), 8))
+    loud = untrained(Cell(ToyTask(variant, 2, 3, "paper"), 8))
     n, trained = 20_000, next(head for cell, head in found.heads.items() if cell.task.variant == variant)
     for head in (trained, loud):
         whole = Editable.of(head, draw_samples(head.cell.task, n, stream("whole")))
@@ -177,7 +177,7 @@ def test_editable__rows_are_drawn_like_whole_samples(found, variant):
 
 @pytest.mark.parametrize("ranks", [(2, 2), (3, 3)])
 def test_editable__a_matched_target_differs_in_one_latent_in_every_row(ranks):
-    head = untrained(Cell(Task("discrete", *ranks), 8))
+    head = untrained(Cell(ToyTask("discrete", *ranks), 8))
     for latent, other in (("z1", "z2"), ("z2", "z1")):
         drawn = draw_editable(head, latent, 500, stream(0))
         assert not drawn.moved[other].any()
@@ -286,7 +286,7 @@ def test_claims__agree_in_trained_heads_and_never_differ_where_the_paper_is_sile
 
 def test_claims__do_not_agree_in_untrained_heads(tmp_path):
     still = Protocol("still", rate=0.0, steps=1, check_batches=1, test_batches=2)
-    cells = [Cell(Task(v, r, r), 8) for v in ("discrete", "continuous") for r in (3, 5)]
+    cells = [Cell(ToyTask(v, r, r), 8) for v in ("discrete", "continuous") for r in (3, 5)]
     told = verdicts(study(tmp_path, cells=cells, protocol=still, sampling=Sampling(n=200), depth=Depth(256, 1, most=0)))
     for words in ("99% accuracy", "around 85%", "the same clusters", "G is diagonal", "moves all the attention"):
         (verdict,) = [verdict for paper, verdict in told.items() if words in paper]

@@ -17,10 +17,10 @@ from qkprism.toy.protocols import Protocol
 from qkprism.toy.stack import Stack
 from qkprism.toy.store import load_heads
 from qkprism.toy.studying import study
-from qkprism.toy.task import Task
+from qkprism.toy.task import ToyTask
 from qkprism.toy.training import train
 
-CELLS = [Cell(Task(v, r1, r2), 8) for v in ("discrete", "continuous") for r1, r2 in ((2, 2), (2, 3))]
+CELLS = [Cell(ToyTask(v, r1, r2), 8) for v in ("discrete", "continuous") for r1, r2 in ((2, 2), (2, 3))]
 SHORT = Protocol(
     "short", rate=1e-2, steps=60, warmup=5, decays=True, batch=32, check_every=20, check_batches=2, test_batches=2
 )
@@ -82,7 +82,7 @@ def test_train__refuses_cells_that_cannot_share_draws():
     for cells, message in (
         ([], "no cell"),
         ([CELLS[0], CELLS[0]], "twice"),
-        ([CELLS[0], Cell(Task("discrete", 2, 2, tokens=8), 8)], "share"),
+        ([CELLS[0], Cell(ToyTask("discrete", 2, 2, tokens=8), 8)], "share"),
     ):
         with pytest.raises(QKPrismError, match=message):
             train(cells, SHORT)

@@ -14,7 +14,7 @@ from qkprism.core.scatter import Scatter
 from qkprism.core.splitting import split_of
 from qkprism.core.variation import MarkedRows, total_variation
 from qkprism.models.encoding import encode
-from qkprism.results.validation import Check
+from qkprism.results.validation import TruthCheck
 from qkprism.verbs import validate as validating
 from test_intervene import HEADS, LETTERS, contrasts, load
 from test_pipeline import WORDS
@@ -181,7 +181,7 @@ def check(head, true, off, tv, *, error=0.05, factor="order"):
     """A head with a true part, by how much the part is off, and the distance ratio of an edit."""
     distance = {"distance": tv * abs(true), "distance_unedited": abs(true)}
     values = (tv, 0.02, true + off, true, error, off, 0.03, 1.0, 0.1, 0.0, 0.1, 60)
-    return Check("", factor, head, "contrast", *values, **distance)
+    return TruthCheck("", factor, head, "contrast", *values, **distance)
 
 
 def test_summary__leads_with_the_heads_in_which_the_factor_matters():

@@ -18,7 +18,7 @@ Reading = Literal["plain", "paired", "symmetric", "matched"]
 TokenChoice = Literal["last", "first", "every"]
 Frame = Literal["post", "relative"]
 Outcome = Literal["attention", "logits"]
-Split = Literal["oblique", "sequential", "shapley", "both"]
+SplitMethod = Literal["oblique", "sequential", "shapley", "both"]
 Rank = int | str  # a number or a rule
 Preset = Literal["paper", "paper-code"]
 
@@ -31,7 +31,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 RULES = ("balanced", "energy", "heldout", "own")
 HEAD_MEASURES = ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap")
-SPLITS: tuple[Split, ...] = get_args(Split)
+SPLITS: tuple[SplitMethod, ...] = get_args(SplitMethod)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 SHORT_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 MAX_SEED = 2**32 - 1

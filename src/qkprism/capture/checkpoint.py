@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkprism.capture.passes import Marked
+from qkprism.capture.passes import MarkedContrast
 from qkprism.capture.sites import Site
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.errors import QKPrismError
@@ -42,7 +42,7 @@ class Checkpoint:
         """What tells one job from another: model, contrasts, heads and options."""
         return hashlib.sha256(json.dumps(json_value(self.job), sort_keys=True).encode()).hexdigest()
 
-    def read(self, marked: Sequence[Marked], sites: Mapping[int, Site]) -> None:
+    def read(self, marked: Sequence[MarkedContrast], sites: Mapping[int, Site]) -> None:
         """Take up what a former pass of the same job has summed, if there was one."""
         check_place(self.folder, KIND)
         if not (self.folder / MANIFEST).exists():
@@ -61,14 +61,14 @@ class Checkpoint:
                     for layer, site in sites.items()
                 }
 
-    def note(self, marked: Sequence[Marked], done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
+    def note(self, marked: Sequence[MarkedContrast], done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
         """Note that a chunk of some contrasts is complete; write if it is time."""
         for name, own in sums.items():
             self.done[name], self.sums[name] = done, dict(own)
         if time.monotonic() - self._written >= self.interval:
             self.write(marked)
 
-    def write(self, marked: Sequence[Marked]) -> None:
+    def write(self, marked: Sequence[MarkedContrast]) -> None:
         """Write all that has been summed."""
         named = {f"{i}/{layer}": m for i, own in enumerate(marked) for layer, m in self.sums.get(own.name, {}).items()}
         write_run(self.folder, KIND, {"job": self.digest, "done": self.done}, {_FILE: pack(named)})

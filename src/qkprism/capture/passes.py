@@ -19,8 +19,8 @@ from qkprism.core.moments import MAX_CELLS, assign_folds, group_weights
 from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
 from qkprism.options import Reading
 
-Cell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
-Places = dict[bytes, list[int]]  # where examples of these tokens stand in a pass
+LabelCell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
+PlacesByText = dict[bytes, list[int]]  # where examples of these tokens stand in a pass
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Census:
     weights: tuple[float, ...]
     lengths: tuple[int, ...]
     tokens: tuple[bytes, ...]  # a digest of the tokens of the first text
-    cells: Mapping[Cell, int]
+    cells: Mapping[LabelCell, int]
     freedom: int  # marked keys, less one for each example
 
     @classmethod
     def of(cls, encoded: Iterable[EncodedExample], examples: Iterable[Example]) -> Census:
         """Count examples one by one; the fullest label cells of two keys or more get a number."""
         lengths, weights, freedom, texts = [], [], 0, TextCount()
-        cells: Counter[Cell] = Counter()
+        cells: Counter[LabelCell] = Counter()
         for tokens, written in zip(encoded, examples, strict=True):
             texts.add(tokens, written)
             weights.append(tokens.weight)
@@ -53,7 +53,7 @@ class Census:
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedContrast:
     """The examples of one contrast, in the order they are run, with their folds and label cells.
 
     `place` says where each stands among the examples of its pass, which may be those of a larger contrast.
@@ -66,12 +66,12 @@ class Marked:
     fold: tuple[int, ...]
     group: tuple[int, ...]
     group_weight: tuple[float, ...]
-    cells: Mapping[Cell, int]
+    cells: Mapping[LabelCell, int]
     freedom: int
     place: Sequence[int]
 
     @classmethod
-    def of(cls, name: str, encoded: Encodings, census: Census, reading: Reading, seed: int) -> Marked:
+    def of(cls, name: str, encoded: Encodings, census: Census, reading: Reading, seed: int) -> MarkedContrast:
         """Order examples (longest first) and assign folds."""
         groups = census.texts.grouping.group
         folds, group_weight = assign_folds(groups, seed), group_weights(groups, torch.tensor(census.weights)).tolist()
@@ -90,7 +90,7 @@ class Marked:
             place=range(len(order)),
         )
 
-    def within(self, places: Sequence[int]) -> Marked:
+    def within(self, places: Sequence[int]) -> MarkedContrast:
         """The same contrast in a pass of others: its examples are at these places, and in their order."""
         order = sorted(range(len(places)), key=lambda i: places[i])
         tokens = tuple(self.tokens[i] for i in order)
@@ -109,7 +109,7 @@ class Marked:
         return slice(bisect_left(self.place, start), bisect_left(self.place, stop))
 
 
-def cell_of(labels: Mapping[str, object]) -> Cell:
+def cell_of(labels: Mapping[str, object]) -> LabelCell:
     return tuple(sorted(labels.items()))
 
 
@@ -117,7 +117,7 @@ def cell_of(labels: Mapping[str, object]) -> Cell:
 class Pass:
     """Contrasts that are run together: the first has all the texts, the others the same or some of them."""
 
-    marked: tuple[Marked, ...]
+    marked: tuple[MarkedContrast, ...]
 
     def __len__(self) -> int:
         return len(self.marked[0].examples)
@@ -155,9 +155,9 @@ def seen_as(text: EncodedText) -> object:
     return (text.ids, text.query, tuple(key.position for key in text.keys))
 
 
-def passes_of(marked: Sequence[Marked]) -> list[Pass]:
+def passes_of(marked: Sequence[MarkedContrast]) -> list[Pass]:
     """Which contrasts share a pass."""
-    found: list[tuple[Places, list[Marked]]] = []
+    found: list[tuple[PlacesByText, list[MarkedContrast]]] = []
     for own in sorted(marked, key=lambda one: -len(one.examples)):
         for places, group in found:
             if (at := _places(own.tokens, places)) is not None:
@@ -168,14 +168,14 @@ def passes_of(marked: Sequence[Marked]) -> list[Pass]:
     return [Pass(tuple(group)) for _, group in found]
 
 
-def _all_places(examples: Sequence[bytes]) -> Places:
-    found: Places = defaultdict(list)
+def _all_places(examples: Sequence[bytes]) -> PlacesByText:
+    found: PlacesByText = defaultdict(list)
     for place, tokens in enumerate(examples):
         found[tokens].append(place)
     return found
 
 
-def _places(wanted: Sequence[bytes], places: Places) -> list[int] | None:
+def _places(wanted: Sequence[bytes], places: PlacesByText) -> list[int] | None:
     """A place of its own for each example, or None if one is not there."""
     if any(count > len(places.get(tokens, ())) for tokens, count in Counter(wanted).items()):
         return None

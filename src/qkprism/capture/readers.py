@@ -47,7 +47,9 @@ def read_together(
     bundles = _bundles(readers, MOST_TEXTS if batch_size is None else batch_size)
     layers = sorted({layer for reader in readers for layer in reader.layers})
     batches = Batches(model, layers, readers[0].rope, batch_size)
-    views = [_View(reader, [bundle.members[number] for bundle in bundles]) for number, reader in enumerate(readers)]
+    views = [
+        _ReaderView(reader, [bundle.members[number] for bundle in bundles]) for number, reader in enumerate(readers)
+    ]
 
     def visit(call: AttentionCall, batch: Batch) -> None:
         for view in views:
@@ -90,7 +92,7 @@ def _bundles(readers: Sequence[Reader], most: int) -> list[_Bundle]:
 
 
 @dataclass
-class _View:
+class _ReaderView:
     """What one reader sees of a pass: its own examples, in the order of the batch."""
 
     reader: Reader

@@ -15,7 +15,7 @@ from qkprism.models.devices import float64_device
 
 
 @dataclass(frozen=True)
-class Reading:
+class QueryRows:
     """What the marked query rows of some heads see."""
 
     logits: Logits
@@ -24,7 +24,7 @@ class Reading:
     scaling: float
 
 
-def read_logits(call: AttentionCall, site: Site, rows: Int[Tensor, " example"]) -> Reading:
+def read_logits(call: AttentionCall, site: Site, rows: Int[Tensor, " example"]) -> QueryRows:
     """Read one query row of each text in the heads of a site; on a device that has float64, which is used from here."""
     index, rows = [head.index for head in site.heads], rows.to(call.query.device)
     home = float64_device(call.query.device)
@@ -34,4 +34,4 @@ def read_logits(call: AttentionCall, site: Site, rows: Int[Tensor, " example"]) 
     query = call.query[torch.arange(len(rows), device=rows.device), :, rows][:, index]
     key = call.key[:, [site.kv_heads[k] for k in site.kv_index]]
     logits = Logits.of(product[:, :, 0].to(home), final[:, :, 0].to(home), call.softcap, sink)
-    return Reading(logits, query.to(home), key.to(home), float(call.scaling))
+    return QueryRows(logits, query.to(home), key.to(home), float(call.scaling))

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from qkprism.capture.batching import Batches
-from qkprism.capture.passes import Marked, Pass, cell_of
+from qkprism.capture.passes import MarkedContrast, Pass, cell_of
 from qkprism.capture.sites import Site
 from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
 from qkprism.models.batches import Batch
@@ -41,7 +41,7 @@ class _Gathered:
     query: Float[Tensor, "text head d_head"]
     key: Float[Tensor, "key kv_head d_head"]
 
-    def pick(self, places: _Places, wanted: Sequence[tuple[int, ...]], examples: Sequence[int]) -> _Gathered:
+    def pick(self, places: _ChunkPlaces, wanted: Sequence[tuple[int, ...]], examples: Sequence[int]) -> _Gathered:
         """The vectors of some texts of each of some examples."""
         texts = [(example, text) for example, own in zip(examples, wanted, strict=True) for text in own]
         query = [places.text[example] + text for example, text in texts]
@@ -50,14 +50,14 @@ class _Gathered:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _ChunkPlaces:
     """Where the vectors of a chunk's examples stand: the first text of each, and the first key of each of its texts."""
 
     text: tuple[int, ...]
     key: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, examples: Sequence[EncodedExample]) -> _Places:
+    def of(cls, examples: Sequence[EncodedExample]) -> _ChunkPlaces:
         """One example after another, with a last one that marks the end."""
         texts = running_sum((len(example.texts) for example in examples), initial=0)
         counts = [[len(text.keys) for text in example.texts] for example in examples]
@@ -104,7 +104,7 @@ def stream_moments(
     buffers: dict[int, _Gathered] = {}
     for at in range(start, len(group), chunk_size):
         examples, texts = group.chunk(at, at + chunk_size)
-        places = _Places.of(examples)
+        places = _ChunkPlaces.of(examples)
         _run_chunk(batches, sites, examples, places, buffers, progress)
         for marked in group.marked:
             own = marked.between(at, at + chunk_size)
@@ -120,7 +120,7 @@ def _add_chunk(
     sums: dict[int, Moments],
     gathered: Mapping[int, _Gathered],
     sites: Mapping[int, Site],
-    marked: Marked,
+    marked: MarkedContrast,
     chunk: slice,
     seed: int,
 ) -> None:
@@ -134,7 +134,7 @@ def _add_chunk(
             _flush(sums[layer], vectors, plan, table, marked)
 
 
-def _empty(site: Site, marked: Marked, vectors: _Gathered) -> Moments:
+def _empty(site: Site, marked: MarkedContrast, vectors: _Gathered) -> Moments:
     where = str(float64_device(vectors.query.device))
     return Moments.zeros(site.kv_index, site.d_head, reading=marked.reading, n_cells=len(marked.cells), device=where)
 
@@ -143,7 +143,7 @@ def _run_chunk(
     batches: Batches,
     sites: Mapping[int, Site],
     examples: Sequence[EncodedExample],
-    places: _Places,
+    places: _ChunkPlaces,
     buffers: dict[int, _Gathered],
     progress: Progress | None,
 ) -> None:
@@ -164,7 +164,7 @@ def _run_chunk(
             progress(len(batch.examples))
 
 
-def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
+def _plan(marked: MarkedContrast, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
     """The plan of a chunk, and for each of its keys the place in the padded example by key table."""
     examples = marked.examples[chunk]
     rows = [[(which, key) for which, text in enumerate(e.texts) for key in text.keys] for e in examples]
@@ -189,7 +189,7 @@ def _plan(marked: Marked, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
     return plan, table
 
 
-def _flush(moments: Moments, vectors: _Gathered, plan: Plan, table: Tensor, marked: Marked) -> None:
+def _flush(moments: Moments, vectors: _Gathered, plan: Plan, table: Tensor, marked: MarkedContrast) -> None:
     device = moments.product.device
     plan = plan.to(device)
     texts = 1 if marked.reading == "plain" else 2

@@ -22,7 +22,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.notes import warn_of
 from qkprism.options import READINGS, Center, Rank, Reading, checked_seed, choice, finite, resolve_metric, show
-from qkprism.results.features import Features, Layer
+from qkprism.results.features import Features, LayerMoments
 
 _CHUNK = 1024
 MAX_WEIGHT = 1e30
@@ -224,7 +224,7 @@ def decompose_vector_sets(
     choices = Choices(center=center, metric=resolve_metric(metric, len(vectors)), rank=rank, seed=seed)
     moments = {name: own.moments(reading, seed) for name, own in vectors.items()}
     place, d_head = Head.parse(head), next(iter(moments.values())).d_head
-    layer = Layer((place,), d_head**-0.5 if scaling is None else finite(scaling, "scaling"), moments)
+    layer = LayerMoments((place,), d_head**-0.5 if scaling is None else finite(scaling, "scaling"), moments)
     notes = {name: own.grouping().notes(name, "vectors") for name, own in vectors.items()}
     warn_of((note for own in notes.values() for note in own), 2)
     provenance = {name: {"notes": [note.text for note in own]} for name, own in notes.items()}

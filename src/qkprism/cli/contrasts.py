@@ -36,7 +36,7 @@ goal = "thing[asked]"
 """
 
 
-class Part(StrEnum):
+class PartOption(StrEnum):
     """What a template can draw."""
 
     contrast = "contrast"
@@ -98,7 +98,9 @@ def check(
 def draw(
     contrast: ContrastArgument,
     n: Annotated[int, typer.Option("-n", help="How many examples.", min=1)] = 300,
-    part: Annotated[Part, typer.Option(help="Of the words of the contrast, or held out for the test.")] = Part.contrast,
+    part: Annotated[
+        PartOption, typer.Option(help="Of the words of the contrast, or held out for the test.")
+    ] = PartOption.contrast,
     seed: Annotated[int, typer.Option(help="Of the draws and of the held-out words.")] = 0,
     model: ModelsTokens = "none",
 ) -> None:

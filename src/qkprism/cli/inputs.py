@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from qkprism.contrasts.sources import Part, Resolved, resolve
+from qkprism.contrasts.sources import Resolved, TaskPart, resolve
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import TOKENS, check_one_place, checked_dtype, choice
@@ -41,7 +41,7 @@ class Encoding:
         """For the verbs."""
         return vars(self)
 
-    def fit(self, names: Sequence[str], part: Part, model: str, limit: int | None) -> list[Resolved]:
+    def fit(self, names: Sequence[str], part: TaskPart, model: str, limit: int | None) -> list[Resolved]:
         """The contrasts of these names, whose marks are known to fit the model's tokens before the model is loaded."""
         from qkprism.models.encoding import encode
         from qkprism.models.loading import load_tokenizer
@@ -78,7 +78,7 @@ class Loading:
         return qk.load(self.model, dtype=self.dtype, device=self.device, device_map=self.device_map)
 
 
-def check_sources(names: Sequence[str], part: Part) -> None:
+def check_sources(names: Sequence[str], part: TaskPart) -> None:
     """Say what is wrong with files and templates by themselves, before a library is imported."""
     found = [resolve(name, part, limit=1).contrast.name for name in names]
     if len(set(found)) < len(found):

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text as Coloured
 
 from qkprism.contrasts.balance import Offsets, words_of
-from qkprism.contrasts.checks import Check
+from qkprism.contrasts.checks import ContrastCheck
 from qkprism.contrasts.markup import SIDES, Text
 
 _STYLES = {"+": "black on #9ecae1", "-": "black on #fdbe85", "?": "black on #d0d0d0"}
@@ -22,7 +22,7 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
 
 
-def show_check(found: Check, offsets: Offsets | None, shown: int) -> None:
+def show_check(found: ContrastCheck, offsets: Offsets | None, shown: int) -> None:
     """All that a check has found: mistakes first, for they are to be mended."""
     out = console()
     for mistake in found.mistakes:
@@ -46,7 +46,7 @@ def show_check(found: Check, offsets: Offsets | None, shown: int) -> None:
         out.print(Coloured(_verdict(found), style="bold"))
 
 
-def _show_head(found: Check, out: Console) -> None:
+def _show_head(found: ContrastCheck, out: Console) -> None:
     contrast, drawn = found.contrast, found.task
     assert contrast is not None
     out.print(Coloured(f"{contrast.name}: {contrast.description or f'{len(contrast)} examples'}", style="bold"))
@@ -78,7 +78,7 @@ def tokens(text: Text, offsets: Offsets) -> Coloured:
     return shown
 
 
-def _show_balance(found: Check, out: Console) -> None:
+def _show_balance(found: ContrastCheck, out: Console) -> None:
     out.print(Coloured("Can one simple thing tell positive from negative keys? (AUC 0.5 is a coin)"))
     table = Table(header_style="bold")
     for name in ("of a key", "AUC", "error", "verdict"):
@@ -89,7 +89,7 @@ def _show_balance(found: Check, out: Console) -> None:
     out.print(table)
 
 
-def _verdict(found: Check) -> str:
+def _verdict(found: ContrastCheck) -> str:
     wrong = [row.predictor for row in found.balance if row.tells and row.predictor not in found.declared]
     if wrong:
         return f"It can be used, but {' and '.join(wrong)} may be what is found."

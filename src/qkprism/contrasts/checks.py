@@ -21,7 +21,7 @@ _FEW = 8
 
 
 @dataclass(frozen=True)
-class Check:
+class ContrastCheck:
     """All that was found: `mistakes` keep a contrast from being used, `notes` are to be read.
 
     source is the text of a template, which pictures of mistakes are made of; `task` is what it draws.
@@ -48,7 +48,7 @@ def check(
     offsets: Offsets | None = None,
     n: int = 200,
     seed: int = 0,
-) -> Check:
+) -> ContrastCheck:
     """Check a template, a name of the shelf, or a file of examples.
 
     >>> [row.tells for row in check("induction").balance]
@@ -59,10 +59,10 @@ def check(
     """
     if not is_template(name):
         contrast = Contrast.read(name)
-        return _judged(Check(str(name), contrast=contrast), offsets)
+        return _judged(ContrastCheck(str(name), contrast=contrast), offsets)
     file, source, folder = open_template(name)
     template, mistakes = parse_template(source, file=file, folder=folder)
-    found = Check(file, tuple(mistakes), source=source)
+    found = ContrastCheck(file, tuple(mistakes), source=source)
     if template is None or mistakes:
         return found
     try:
@@ -103,7 +103,7 @@ def _unchanged(pairs: Sequence[tuple[Text, Text]]) -> str:
     return f"changes nothing in {same} of {len(pairs)} prompts" if same else ""
 
 
-def _judged(found: Check, offsets: Offsets | None) -> Check:
+def _judged(found: ContrastCheck, offsets: Offsets | None) -> ContrastCheck:
     """The check with the balance of its examples and what else may be wrong with them."""
     contrast, tokens = found.contrast, offsets or words_of
     assert contrast is not None

@@ -12,13 +12,14 @@ from qkprism.contrasts.examples import Contrast
 from qkprism.contrasts.fitting import Tokenizer
 from qkprism.contrasts.tables import TABLES
 from qkprism.contrasts.tasks import Task, task
-from qkprism.contrasts.templates import Center, Frame, shelf_names
+from qkprism.contrasts.templates import shelf_names
 from qkprism.errors import QKPrismError
+from qkprism.options import Center, Frame
 
 if TYPE_CHECKING:
     from qkprism.models.chat import Chat
 
-Part = Literal["contrast", "search", "test"]
+TaskPart = Literal["contrast", "search", "test"]
 FILES = (".jsonl", ".json", *TABLES)
 
 
@@ -41,7 +42,7 @@ def is_template(name: str | os.PathLike[str]) -> bool:
 
 def resolve(
     name: str | os.PathLike[str],
-    part: Part = "contrast",
+    part: TaskPart = "contrast",
     *,
     tokenizer: Tokenizer | None = None,
     limit: int | None = None,
@@ -68,7 +69,7 @@ def resolve(
     return Resolved(contrast, drawn.frame, drawn.center, drawn.chat, drawn.notes)
 
 
-def _task(name: str, part: Part, tokenizer: Tokenizer | None, limit: int | None, seed: int) -> Task:
+def _task(name: str, part: TaskPart, tokenizer: Tokenizer | None, limit: int | None, seed: int) -> Task:
     sizes = {"n_train": 1, "n_search": 1, "n_test": 1}
     size = {"contrast": "n_train", "search": "n_search", "test": "n_test"}[part]
     sizes[size] = limit or {"n_train": 300, "n_search": 256, "n_test": 128}[size]

@@ -18,8 +18,9 @@ from qkprism.contrasts.drawing import Roll, TemplateError, Writer, placed, promp
 from qkprism.contrasts.examples import Contrast, Example
 from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting
 from qkprism.contrasts.markup import Text
-from qkprism.contrasts.templates import Center, Frame, Template, read_template
+from qkprism.contrasts.templates import Template, read_template
 from qkprism.errors import QKPrismError
+from qkprism.options import Center, Frame
 
 if TYPE_CHECKING:
     from qkprism.models.chat import Chat

@@ -33,13 +33,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from qkprism.contrasts.markup import check_unicode
 from qkprism.contrasts.sandbox import Compiled, Fault, Sandbox
 from qkprism.contrasts.words import words
 from qkprism.errors import QKPrismError
-from qkprism.options import show
+from qkprism.options import Center, Frame, show
 
 SHELF = files("qkprism.contrasts") / "shelf"
 ORDER = "order"  # the exchange of whole places
@@ -53,9 +53,6 @@ _FILE_LIMIT = 300_000  # bytes
 _WORD_LIMIT = 100  # characters
 _LIST_LIMIT = 5_000  # words
 _ENTRY_LIMIT = 50  # lists, variables or prompts
-
-Frame = Literal["post", "relative"]
-Center = Literal["query", "none"]
 
 
 @dataclass(frozen=True)
@@ -180,7 +177,7 @@ def parse_template(source: str, *, file: str = "", folder: Path | None = None) -
         table = tomllib.loads(source)
     except (ValueError, RecursionError) as error:
         return None, [_broken(error)]
-    reading = _Reading(table, source, _places_of(source), folder, file)
+    reading = _TemplateReader(table, source, _places_of(source), folder, file)
     return reading.template(), sorted(reading.mistakes, key=lambda mistake: mistake.line)
 
 
@@ -214,7 +211,7 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
-class _Reading:
+class _TemplateReader:
     """One file, read entry by entry; mistakes are collected."""
 
     def __init__(

@@ -28,7 +28,7 @@ from qkprism.core.covariance import (
 from qkprism.core.feature import CLEAR, Choices, Feature, Gap, Spectrum
 from qkprism.core.frozen import read_only
 from qkprism.core.metrics import (
-    Factor,
+    MetricRoot,
     balanced_factor,
     cell_covariance,
     cells_have_noise,
@@ -69,7 +69,7 @@ class Space:
     """What the contrasts that are decomposed together share in one layer: metric and key covariance of each head."""
 
     metrics: tuple[Float64[Tensor, "d_head d_head"], ...]  # a head's is that of its key head, not a copy
-    factor: Factor
+    factor: MetricRoot
     within: Float64[Tensor, "head d_head d_head"]
     shares: Mapping[str, Share]  # of the contrasts in the metric; none if it is raw
     uncovered: Float64[Tensor, " head"]

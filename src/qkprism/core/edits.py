@@ -24,24 +24,24 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import finite, show, whole_number
 
-Kind = Literal["swap", "ablate", "replace", "steer"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+EditKind = Literal["swap", "ablate", "replace", "steer"]
+KINDS: tuple[EditKind, ...] = get_args(EditKind)
 Side = Literal["key", "query"]
 
-Vectors = Float[Tensor, "... d_head"]
+HeadVectors = Float[Tensor, "... d_head"]
 
 
 @dataclass(frozen=True)
 class Operands:
     """What a delta is made of: the vector, the target of a swap, the y of the formulas; None where there is none."""
 
-    vector: Vectors
-    partner: Vectors | Any
-    other: Vectors | Any
+    vector: HeadVectors
+    partner: HeadVectors | Any
+    other: HeadVectors | Any
     amount: float
 
 
-DELTAS: Mapping[str, Callable[[Operands], Vectors]] = {
+DELTAS: Mapping[str, Callable[[Operands], HeadVectors]] = {
     "swap": lambda x: x.partner - x.vector,
     "ablate": lambda x: -x.vector,
     "replace": lambda x: x.other - x.vector,
@@ -61,7 +61,7 @@ class Edit:
     'steer'
     """
 
-    kind: Kind = "swap"
+    kind: EditKind = "swap"
     side: Side = "key"
     amount: float = 1.0
     direction: int = 0
@@ -86,8 +86,8 @@ class Edit:
         return self.kind == "steer" and self.vector is None
 
     def delta(
-        self, vector: Vectors, head: Head, *, partner: Vectors | None = None, lead: Vectors | None = None
-    ) -> Vectors:
+        self, vector: HeadVectors, head: Head, *, partner: HeadVectors | None = None, lead: HeadVectors | None = None
+    ) -> HeadVectors:
         """What is projected and added to a vector.
 
         `partner` is the target that a swap exchanges it with; `lead` is what a steer without a vector follows.
@@ -98,7 +98,9 @@ class Edit:
         other = lead if given is None else given.to(vector)
         return DELTAS[self.kind](Operands(vector, partner, other, self.amount))
 
-    def change(self, vector: Vectors, head: Head, space: Subspace, *, partner: Vectors | None = None) -> Vectors:
+    def change(
+        self, vector: HeadVectors, head: Head, space: Subspace, *, partner: HeadVectors | None = None
+    ) -> HeadVectors:
         """By how much an edit in a subspace changes a vector: P delta."""
         space = space.to(vector.device)
         delta = self.delta(vector, head, partner=partner, lead=space.lead(self.direction))

@@ -35,7 +35,7 @@ Matrix = Float64[Tensor, "*batch d_head d_head"]
 
 
 @dataclass(frozen=True)
-class Factor:
+class MetricRoot:
     """A metric M = R R^T by a factor R and its inverse: any factor will do, they differ by a rotation."""
 
     root: Matrix
@@ -46,20 +46,20 @@ class Factor:
         return self.root.mT @ covariance @ self.inverse.mT
 
     @property
-    def dual(self) -> Factor:
+    def dual(self) -> MetricRoot:
         """The factor of the metric in query space."""
-        return Factor(self.inverse.mT, self.root.mT)
+        return MetricRoot(self.inverse.mT, self.root.mT)
 
-    def pick(self, index: list[int]) -> Factor:
+    def pick(self, index: list[int]) -> MetricRoot:
         """The factors of some of a batch of metrics."""
-        return Factor(self.root[index], self.inverse[index])
+        return MetricRoot(self.root[index], self.inverse[index])
 
 
-def factor(metric: Matrix) -> Factor:
+def factor(metric: Matrix) -> MetricRoot:
     """The Cholesky factor of a metric."""
     root = torch.linalg.cholesky(metric)
     eye = torch.eye(metric.shape[-1], dtype=metric.dtype, device=metric.device)
-    return Factor(root, torch.linalg.solve_triangular(root, eye.expand_as(metric), upper=False))
+    return MetricRoot(root, torch.linalg.solve_triangular(root, eye.expand_as(metric), upper=False))
 
 
 def identity_like(matrix: Matrix) -> Matrix:
@@ -189,7 +189,7 @@ def _size(metric: Matrix, matrix: Matrix) -> Float64[Tensor, "*batch 1 1"]:
     return ratio[..., None, None]
 
 
-def balanced_factor(queries: Matrix, within: Matrix) -> Factor:
+def balanced_factor(queries: Matrix, within: Matrix) -> MetricRoot:
     """The metric S with S Sigma_q S = Sigma_k; NaN for a head of which a covariance is singular.
 
     With Sigma_q = L L^T, Sigma_k = K K^T and the SVD L^T K = U s V^T, the factor is R = K V s^-1/2 and its inverse
@@ -201,4 +201,4 @@ def balanced_factor(queries: Matrix, within: Matrix) -> Factor:
     of_keys = torch.linalg.cholesky(torch.where(none, eye, within))
     left, values, right = torch.linalg.svd(of_queries.mT @ of_keys)
     scale = values[..., None, :].rsqrt().masked_fill(none, torch.nan)
-    return Factor((of_keys @ right.mT) * scale, scale.mT * (left.mT @ of_queries.mT))
+    return MetricRoot((of_keys @ right.mT) * scale, scale.mT * (left.mT @ of_queries.mT))

@@ -19,7 +19,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.feature import Feature
-from qkprism.core.metrics import Factor, factor
+from qkprism.core.metrics import MetricRoot, factor
 from qkprism.errors import QKPrismError
 
 DEPENDENT = 1e-8
@@ -61,12 +61,12 @@ class Subspace:
         return cls(torch.cat([part.basis for part in parts], 1), torch.cat([part.dual for part in parts]))
 
 
-def orthogonal(shared: Factor, columns: Columns) -> Subspace:
+def orthogonal(shared: MetricRoot, columns: Columns) -> Subspace:
     """The subspace of orthonormal whitened columns, with the projector that is orthogonal in the metric."""
     return Subspace(shared.root @ columns, columns.mT @ shared.inverse)
 
 
-def span(shared: Factor, columns: Sequence[Columns]) -> Subspace:
+def span(shared: MetricRoot, columns: Sequence[Columns]) -> Subspace:
     """The joint span of several subspaces: a sum of projections would count the overlap twice."""
     joint = torch.cat(list(columns), 1)
     left, values, _ = torch.linalg.svd(joint, full_matrices=False)
@@ -74,7 +74,7 @@ def span(shared: Factor, columns: Sequence[Columns]) -> Subspace:
     return orthogonal(shared, kept)
 
 
-def oblique(shared: Factor, columns: Sequence[Columns]) -> tuple[list[Subspace] | None, float]:
+def oblique(shared: MetricRoot, columns: Sequence[Columns]) -> tuple[list[Subspace] | None, float]:
     """The subspaces with the projectors that annihilate each other, and the condition number of their directions.
 
     None where there are no such projectors: more directions than dimensions, or directions that depend on each other.
@@ -92,17 +92,17 @@ def oblique(shared: Factor, columns: Sequence[Columns]) -> tuple[list[Subspace] 
     ], condition
 
 
-def key_columns(feature: Feature, shared: Factor) -> Columns:
+def key_columns(feature: Feature, shared: MetricRoot) -> Columns:
     """The whitened key directions of a feature, up to its rank."""
     return shared.inverse @ feature.key_basis[:, : feature.rank]
 
 
-def query_columns(feature: Feature, shared: Factor) -> Columns:
+def query_columns(feature: Feature, shared: MetricRoot) -> Columns:
     """The whitened query directions of a feature, up to its rank."""
     return shared.root.mT @ feature.query_basis[:, : feature.rank]
 
 
-def shared_factor(features: Sequence[Feature]) -> Factor:
+def shared_factor(features: Sequence[Feature]) -> MetricRoot:
     """The factor of the metric that features of one head share."""
     head, metric = features[0].head, features[0].metric
     if any(f.head != head or not torch.equal(f.metric, metric) for f in features):

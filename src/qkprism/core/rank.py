@@ -19,7 +19,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from qkprism.core.covariance import contrastive_covariance, mean_part
-from qkprism.core.metrics import Factor
+from qkprism.core.metrics import MetricRoot
 from qkprism.core.moments import N_FOLDS, Moments
 
 THRESHOLD = 4.5
@@ -54,7 +54,7 @@ class HeldOut:
     key_agreement: Float64[Tensor, "head d_head"]
 
 
-def heldout_test(moments: Moments, metric: Factor) -> HeldOut | None:
+def heldout_test(moments: Moments, metric: MetricRoot) -> HeldOut | None:
     """Test the directions of one half of the folds on the other, in a metric; None if a fold is empty.
 
     Always on the centred part, except where the reading is a double difference already.
@@ -112,7 +112,7 @@ def _pooled_t(values: Float64[Tensor, "half fold *rest"]) -> Float64[Tensor, "*r
     return values.mean((0, 1)) / (variance / (values.shape[0] * values.shape[1])).sqrt().clamp(min=1e-300)
 
 
-def _salience(moments: Moments, ours: Tensor, others: Tensor, metric: Factor) -> Float64[Tensor, "fold head"]:
+def _salience(moments: Moments, ours: Tensor, others: Tensor, metric: MetricRoot) -> Float64[Tensor, "fold head"]:
     """The mean part of each held-out fold along the direction of our half's mean part."""
 
     def whitened(folds: Tensor) -> Tensor:

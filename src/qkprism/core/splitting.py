@@ -21,7 +21,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.core.feature import Feature
-from qkprism.core.metrics import Factor
+from qkprism.core.metrics import MetricRoot
 from qkprism.core.projectors import (
     Columns,
     joint_projectors,
@@ -33,7 +33,7 @@ from qkprism.core.projectors import (
 )
 from qkprism.errors import QKPrismError
 from qkprism.options import SPLITS as METHODS
-from qkprism.options import Split as Method
+from qkprism.options import SplitMethod as Method
 from qkprism.options import choice, names_in
 
 MOST_SHAPLEY = 8
@@ -142,7 +142,7 @@ def _both(features: Sequence[Feature]) -> Float64[Tensor, "feature d_head d_head
     return torch.stack([queries[f.contrast].mT @ keys[f.contrast] for f in features])
 
 
-def _query_spans(features: Sequence[Feature]) -> tuple[Factor, list[Columns]]:
+def _query_spans(features: Sequence[Feature]) -> tuple[MetricRoot, list[Columns]]:
     shared = shared_factor(features)
     return shared.dual, [query_columns(f, shared) for f in features]
 
@@ -151,7 +151,7 @@ def _sequential_of(features: Sequence[Feature]) -> Float64[Tensor, "feature d_he
     return sequential(*_query_spans(features))
 
 
-def sequential(shared: Factor, columns: Sequence[Columns]) -> Float64[Tensor, "feature d_head d_head"]:
+def sequential(shared: MetricRoot, columns: Sequence[Columns]) -> Float64[Tensor, "feature d_head d_head"]:
     """The forms of the paper's attribution, from whitened query directions in the order they are projected out."""
     left = torch.eye(len(columns[0]), dtype=torch.float64)
     forms = []

@@ -38,7 +38,7 @@ SOME = 4.0  # an angle of 28 degrees
 
 
 @dataclass(frozen=True)
-class View:
+class BarsView:
     """Bars of every term, the logits, and which part of the axis is shown."""
 
     terms: list[list[float]]
@@ -164,12 +164,12 @@ def _rows() -> go.Figure:
     return make_subplots(rows=3, cols=1, row_heights=list(heights), vertical_spacing=_BETWEEN / whole)
 
 
-def _views(attribution: Attribution) -> tuple[View, View]:
+def _views(attribution: Attribution) -> tuple[BarsView, BarsView]:
     """The terms as they are, and less their means over the tokens, which attention does not see."""
     values, logits = attribution.values, attribution.logits
     return (
-        View(values.tolist(), logits.tolist(), "logit"),
-        View(
+        BarsView(values.tolist(), logits.tolist(), "logit"),
+        BarsView(
             (values - values.mean(1, keepdim=True)).tolist(),
             (logits - logits.mean()).tolist(),
             "logit less its mean over tokens",
@@ -181,7 +181,7 @@ def _hull(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return min([0.0, *(low for low, _ in ends)]), max([0.0, *(high for _, high in ends)])
 
 
-def _draw_bars(fig: go.Figure, attribution: Attribution, view: View, texts: Sequence[str]) -> None:
+def _draw_bars(fig: go.Figure, attribution: Attribution, view: BarsView, texts: Sequence[str]) -> None:
     places = list(range(len(view.logits)))
     for term, values in zip(attribution.terms, view.terms, strict=True):
         fig.add_bar(
@@ -212,7 +212,7 @@ def _draw_bars(fig: go.Figure, attribution: Attribution, view: View, texts: Sequ
     )
 
 
-def _draw_cuts(fig: go.Figure, view: View, labels: Sequence[str], *, visible: bool) -> None:
+def _draw_cuts(fig: go.Figure, view: BarsView, labels: Sequence[str], *, visible: bool) -> None:
     """Say at the edge of the axis which tokens go on, and how far."""
     low, high = view.range()
     margin = 0.025 * (high - low)
@@ -239,7 +239,7 @@ def _draw_cuts(fig: go.Figure, view: View, labels: Sequence[str], *, visible: bo
     )
 
 
-def _buttons(fig: go.Figure, views: Sequence[View]) -> dict[str, Any]:
+def _buttons(fig: go.Figure, views: Sequence[BarsView]) -> dict[str, Any]:
     """Switch between the terms as they are and less their means; only the traces drawn so far change."""
     places = list(range(len(fig.data)))
     buttons = []

@@ -25,7 +25,7 @@ _LEGEND = 22  # pixels of a row of the legend
 
 
 @dataclass(frozen=True)
-class Panel:
+class CloudPanel:
     """Points of one head by two of their principal components, or of the feature's own directions without `shares`."""
 
     title: str
@@ -76,29 +76,29 @@ def keys_figure(scope: Scope, heads: Sequence[Head], *, width: int = WIDTH) -> g
     )
 
 
-def _with_queries(scope: Scope, head: Head) -> list[Panel]:
+def _with_queries(scope: Scope, head: Head) -> list[CloudPanel]:
     key, query, shares = scope.test.joint_components(scope.compared, scope.categories, head)
     ours = scope.test.scaled_coordinates(scope.compared, "pooled", head)
     return [
-        Panel(f"{head}: {scope.span}", key, query, shares),
-        Panel(f"{head}: {scope.span}", key, query, shares, first=1),
-        Panel(f"{head}: pooled", ours[0], ours[1]),
+        CloudPanel(f"{head}: {scope.span}", key, query, shares),
+        CloudPanel(f"{head}: {scope.span}", key, query, shares, first=1),
+        CloudPanel(f"{head}: pooled", ours[0], ours[1]),
     ]
 
 
-def _keys_alone(scope: Scope, head: Head) -> list[Panel]:
+def _keys_alone(scope: Scope, head: Head) -> list[CloudPanel]:
     span = scope.test.key_components(scope.compared, scope.categories, head)
     pooled = scope.test.scaled_coordinates(scope.compared, "pooled", head)[0]
     whole = scope.test.components(scope.compared, "pooled", head)["whole_key"]
     return [
-        Panel(f"{head}: {scope.span}", span[0], None, span[1]),
-        Panel(f"{head}: pooled", pooled, None),
-        Panel(f"{head}: whole key", whole[0], None, whole[1]),
+        CloudPanel(f"{head}: {scope.span}", span[0], None, span[1]),
+        CloudPanel(f"{head}: pooled", pooled, None),
+        CloudPanel(f"{head}: whole key", whole[0], None, whole[1]),
     ]
 
 
 def _figure(
-    scope: Scope, rows: Sequence[Sequence[Panel]], heads: Sequence[Head], *, title: str, caption: str, width: int
+    scope: Scope, rows: Sequence[Sequence[CloudPanel]], heads: Sequence[Head], *, title: str, caption: str, width: int
 ) -> go.Figure:
     height = len(rows) * _PANEL + (len(rows) - 1) * _BETWEEN
     fig = make_subplots(
@@ -123,7 +123,7 @@ def _figure(
     )  # fmt: skip
 
 
-def _draw(fig: go.Figure, number: int, panel: Panel, scope: Scope) -> None:
+def _draw(fig: go.Figure, number: int, panel: CloudPanel, scope: Scope) -> None:
     labels, asked = scope.test.labels["category"], scope.test.query_labels("category")
     step = max(1, -(-len(labels) // _MOST))
     for i, category in enumerate(scope.categories):

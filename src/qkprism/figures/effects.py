@@ -110,7 +110,7 @@ class _Layout:
 
 
 @dataclass(frozen=True)
-class _Panel:
+class _HeadPanel:
     """One head of the figure and where it is drawn."""
 
     effects: Effects
@@ -141,7 +141,7 @@ def effects_figure(effects: Effects, measure: str, target: str, *, width: int = 
         for row in effects.beats()
         if row["target"] == target and row["evidence"] and not row["beaten"]
     )
-    panels = [_Panel(effects, target, groups, head, number, lost) for number, head in enumerate(heads, 1)]
+    panels = [_HeadPanel(effects, target, groups, head, number, lost) for number, head in enumerate(heads, 1)]
     drawn = [trace for panel in panels for trace in _draw_panel(fig, panel)]
     views = {name: _view(effects, name, drawn, layout) for name in effects.measures}
     _show(fig, views[measure])
@@ -221,7 +221,7 @@ def _name_groups(fig: go.Figure, groups: Sequence[Group], layout: _Layout) -> No
         fig.layout[f"yaxis{panel}"].showticklabels = layout.starts_row(panel)
 
 
-def _draw_panel(fig: go.Figure, panel: _Panel) -> list[_Trace]:
+def _draw_panel(fig: go.Figure, panel: _HeadPanel) -> list[_Trace]:
     """Draw a head without its values, and say which values each trace has."""
     _name_methods(fig, panel.number, panel.groups)
     name_panel(fig, panel.number, shortened(panel.effects.heads[panel.head], 30), shift=20)
@@ -232,7 +232,7 @@ def _draw_panel(fig: go.Figure, panel: _Panel) -> list[_Trace]:
     return [*drawn, _draw_marks(fig, panel, BY_NAME["feature"], _feature_style(panel), 0)]
 
 
-def _draw_line(fig: go.Figure, panel: _Panel, end: Control) -> _Trace:
+def _draw_line(fig: go.Figure, panel: _HeadPanel, end: Control) -> _Trace:
     groups, row = panel.groups, panel.row(end.name)
     at = [groups[0].at - _PITCH, *(group.at for group in groups), groups[-1].at + _PITCH]
     fig.add_scatter(
@@ -248,7 +248,7 @@ def _draw_line(fig: go.Figure, panel: _Panel, end: Control) -> _Trace:
     return _Trace((row,) * len(at), panel.head, "line")
 
 
-def _draw_spread(fig: go.Figure, panel: _Panel) -> _Trace:
+def _draw_spread(fig: go.Figure, panel: _HeadPanel) -> _Trace:
     """Pale bars behind the controls: one standard deviation over draws on either side."""
     at: list[float | None] = []
     rows: list[int | None] = []
@@ -264,7 +264,7 @@ def _draw_spread(fig: go.Figure, panel: _Panel) -> _Trace:
     return _Trace(tuple(rows), panel.head, "spread")
 
 
-def _draw_marks(fig: go.Figure, panel: _Panel, control: Control, style: dict[str, Any], step: int) -> _Trace:
+def _draw_marks(fig: go.Figure, panel: _HeadPanel, control: Control, style: dict[str, Any], step: int) -> _Trace:
     rows = [panel.row(control.name, group) for group in panel.groups]
     fig.add_scatter(
         x=[_across(group, step) for group in panel.groups],
@@ -289,7 +289,7 @@ def _across(group: Group, step: int) -> float:
     return group.at + step - len(RIVALS) / 2
 
 
-def _feature_style(panel: _Panel) -> dict[str, Any]:
+def _feature_style(panel: _HeadPanel) -> dict[str, Any]:
     """A colour a feature, ink for several together; filled if it beats all controls that are evidence."""
     names = panel.effects.features
     single = [name for name in names if not is_combination(name, names)]
@@ -450,7 +450,7 @@ def _caption(effects: Effects, heads: Sequence[int]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _text(panel: _Panel, row: int | None) -> str:
+def _text(panel: _HeadPanel, row: int | None) -> str:
     """Every number of an entry in a head."""
     if row is None:
         return ""

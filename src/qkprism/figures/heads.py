@@ -48,7 +48,7 @@ _ENERGY = (
 
 
 @dataclass(frozen=True)
-class Measure:
+class HeadMeasure:
     """How a measure of heads is named, its unit, what its map shows, and which values the colours span."""
 
     title: str
@@ -59,35 +59,35 @@ class Measure:
 
 MEASURES = MappingProxyType(
     {
-        "accuracy": Measure(
+        "accuracy": HeadMeasure(
             "Accuracy among the marked keys",
             "share of examples",
             "How often the marked key with the most attention is a positive one. Chance, picking a marked key at "
             "random, is {chance:.2g}.",
         ),
-        "accuracy_all": Measure(
+        "accuracy_all": HeadMeasure(
             "Accuracy among all tokens",
             "share of examples",
             "How often the token with the most attention, of all in the text, is a positive key.",
         ),
-        "attention_positive": Measure(
+        "attention_positive": HeadMeasure(
             "Attention on the positive keys",
             "share of attention",
             "How much attention the positive keys get together.",
             None,
         ),
-        "attention_negative": Measure(
+        "attention_negative": HeadMeasure(
             "Attention on the negative keys",
             "share of attention",
             "How much attention the negative keys get together.",
             None,
         ),
-        "ratio": Measure(
+        "ratio": HeadMeasure(
             "Positive share of the attention on marked keys",
             "share of attention",
             "How much of the attention on marked keys is on positive ones. Equal attention gives {chance:.2g}.",
         ),
-        "logit_gap": Measure(
+        "logit_gap": HeadMeasure(
             "Logit gap between positive and negative keys",
             "logits",
             "Mean logit of positive minus negative keys: blue heads prefer positive keys, red ones negative.",

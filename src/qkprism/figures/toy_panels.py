@@ -30,23 +30,23 @@ RULE_COLORS = MappingProxyType(
 _PANEL, _BETWEEN = 230, 88  # pixels
 
 
-Kind = tuple[int, str, str]  # d_head, variant, and the setting of the task where it is not the default
+PanelKind = tuple[int, str, str]  # d_head, variant, and the setting of the task where it is not the default
 
 
-def kind_of(cell: Cell) -> Kind:
+def kind_of(cell: Cell) -> PanelKind:
     """What heads of one panel have in common."""
     return cell.d_head, cell.task.variant, cell.task.setting
 
 
-def by_kind(rows: Iterable[Any]) -> dict[Kind, list[Any]]:
+def by_kind(rows: Iterable[Any]) -> dict[PanelKind, list[Any]]:
     """The rows of every kind of head, in order."""
-    found: dict[Kind, list[Any]] = {}
+    found: dict[PanelKind, list[Any]] = {}
     for row in rows:
         found.setdefault(kind_of(row.cell), []).append(row)
     return {kind: found[kind] for kind in sorted(found)}
 
 
-def kind_title(kind: Kind, more: str = "") -> str:
+def kind_title(kind: PanelKind, more: str = "") -> str:
     """The title of the panel of a kind of heads."""
     d_head, variant, setting = kind
     return f"<b>{variant}, d_head {d_head}{f', {setting}' if setting else ''}{more}</b>"

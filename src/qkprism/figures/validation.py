@@ -22,7 +22,7 @@ from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, WIDTH, axis, finis
 from qkprism.figures.words import count, facts, few, known, name_panel
 
 if TYPE_CHECKING:
-    from qkprism.results.validation import Check, Validation
+    from qkprism.results.validation import TruthCheck, Validation
 
 # a method has one colour in every figure, and not one of the first features
 METHOD_COLORS = MappingProxyType(
@@ -48,10 +48,10 @@ class Series:
     method: str
     color: str
     symbol: str
-    checks: tuple[Check, ...]
+    checks: tuple[TruthCheck, ...]
 
     @property
-    def mattering(self) -> list[Check]:
+    def mattering(self) -> list[TruthCheck]:
         """The heads in which the factor matters."""
         return [check for check in self.checks if check.matters]
 
@@ -95,7 +95,7 @@ def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figur
 def series_of(validation: Validation, factor: str) -> list[Series]:
     """What is compared for a factor, in the order of the table."""
     methods, sets = _methods(validation), _sets(validation)
-    found: dict[tuple[str, str], list[Check]] = {}
+    found: dict[tuple[str, str], list[TruthCheck]] = {}
     for check in validation.checks:
         if check.factor == factor:
             found.setdefault((check.method, check.features), []).append(check)
@@ -205,7 +205,7 @@ def _draw_column(
     panel: int,
     own: Series,
     at: float,
-    read: Callable[[Check], tuple[float, float]],
+    read: Callable[[TruthCheck], tuple[float, float]],
     kind: str = "mean",
 ) -> None:
     """The heads of a series one beside the other, and the mean or median of those in which the factor matters."""
@@ -349,7 +349,7 @@ def _where(validation: Validation) -> str:
     return ", ".join(told)
 
 
-def _text(check: Check) -> str:
+def _text(check: TruthCheck) -> str:
     of = f" ({plain(shortened(check.features))})" if check.features else ""
     return "<br>".join(
         [

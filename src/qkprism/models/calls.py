@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from qkprism.errors import QKPrismError
 
-Rows = Int[Tensor, " batch"] | slice | None
+RowChoice = Int[Tensor, " batch"] | slice | None
 """Which query rows: one index per batch element, a slice, or None for all."""
 
 
@@ -67,7 +67,7 @@ class HeadEdit:
     head: int
     query: Float[Tensor, "batch token d_head"] | None
     key: Float[Tensor, "batch key_token d_head"] | None
-    rows: Rows
+    rows: RowChoice
 
 
 @dataclass
@@ -159,13 +159,13 @@ class AttentionCall:
         return replace(self, query=query, key=key, value=value, mask=mask, position_bias=bias, head_edits=[])
 
     def logits(
-        self, heads: Sequence[int] | None = None, rows: Rows = None
+        self, heads: Sequence[int] | None = None, rows: RowChoice = None
     ) -> Float[Tensor, "batch some_head row key_token"]:
         """The attention logits of some heads (all) in some rows (all), -inf where a key may not be seen."""
         return self.finish(self.products(heads, rows), heads, rows)
 
     def products(
-        self, heads: Sequence[int] | None = None, rows: Rows = None
+        self, heads: Sequence[int] | None = None, rows: RowChoice = None
     ) -> Float[Tensor, "batch some_head row key_token"]:
         """scaling * q.k, before cap, bias and mask."""
         query, key = _pick_rows(self.query, rows), self.key
@@ -174,7 +174,7 @@ class AttentionCall:
         return _product(query, key) * self.scaling
 
     def attention(
-        self, heads: Sequence[int] | None = None, rows: Rows = None
+        self, heads: Sequence[int] | None = None, rows: RowChoice = None
     ) -> Float[Tensor, "batch some_head row key_token"]:
         """The attention weights; they add up to less than 1 beside a sink, and to 0 where no key may be seen."""
         return self._softmax(self.logits(heads, rows), heads)
@@ -185,7 +185,7 @@ class AttentionCall:
         *,
         query: Float[Tensor, "batch token d_head"] | None = None,
         key: Float[Tensor, "batch key_token d_head"] | None = None,
-        rows: Rows = None,
+        rows: RowChoice = None,
     ) -> None:
         """Let one query head use other queries or keys (its own copy of them), in some rows only.
 
@@ -233,7 +233,7 @@ class AttentionCall:
         product = _product(_pick_rows(query[:, None], edit.rows), key[:, None])
         return self._softmax(self.finish(product * self.scaling, [edit.head], edit.rows), [edit.head])[:, 0]
 
-    def finish(self, product: Tensor, heads: Sequence[int] | None = None, rows: Rows = None) -> Tensor:
+    def finish(self, product: Tensor, heads: Sequence[int] | None = None, rows: RowChoice = None) -> Tensor:
         """From products to logits: cap, position bias and mask."""
         logits = product
         if self.softcap is not None:
@@ -248,7 +248,7 @@ class AttentionCall:
         # An additive mask forbids with the lowest number of its dtype, sometimes with a bias on top.
         return (logits + mask).masked_fill(mask <= torch.finfo(mask.dtype).min / 2, -torch.inf)
 
-    def _mask(self, heads: Sequence[int] | None, rows: Rows) -> Tensor | None:
+    def _mask(self, heads: Sequence[int] | None, rows: RowChoice) -> Tensor | None:
         """What each row may see: the mask as passed, a padding mask with a rule, or the rule alone."""
         if self.mask is None:
             return self._rule(rows)
@@ -262,7 +262,7 @@ class AttentionCall:
         padding, rule = self.mask[:, None, None, -self.key.shape[2] :].bool(), self._rule(rows)
         return padding if rule is None else padding & rule
 
-    def _rule(self, rows: Rows) -> Bool[Tensor, "batch 1 row key_token"] | None:
+    def _rule(self, rows: RowChoice) -> Bool[Tensor, "batch 1 row key_token"] | None:
         """The pattern that an attention function applies by itself when it is given no full mask."""
         # Eager functions apply none: without a mask every key is seen, whatever `is_causal` says. sdpa knows no window.
         window = None if self.implementation == "sdpa" else self.window
@@ -302,7 +302,7 @@ def _pick_heads(tensor: Tensor, heads: Sequence[int] | None) -> Tensor:
     return tensor if heads is None or tensor.shape[1] == 1 else tensor[:, list(heads)]
 
 
-def _pick_rows(tensor: Tensor, rows: Rows) -> Tensor:
+def _pick_rows(tensor: Tensor, rows: RowChoice) -> Tensor:
     """Rows along the third axis; one index per batch element leaves an axis of length 1."""
     if not isinstance(rows, Tensor):
         return tensor if rows is None else tensor[:, :, rows]
@@ -311,7 +311,7 @@ def _pick_rows(tensor: Tensor, rows: Rows) -> Tensor:
     return tensor.expand(len(rows), -1, -1, -1)[each, :, rows].unsqueeze(2)
 
 
-def _put_rows(tensor: Tensor, rows: Rows, new: Tensor) -> None:
+def _put_rows(tensor: Tensor, rows: RowChoice, new: Tensor) -> None:
     """Write rows along the second axis, in place."""
     if isinstance(rows, Tensor):
         rows = rows.to(tensor.device)

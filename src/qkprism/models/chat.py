@@ -38,7 +38,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Template:
+class ChatTemplate:
     """The tokenizer's chat template around a user's message: what comes before it and after it."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -48,7 +48,7 @@ class Template:
     after: str
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, chat: Literal[True] | Chat) -> Template:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, chat: Literal[True] | Chat) -> ChatTemplate:
         """Render a stand-in for the text once, to know where texts begin."""
         options: Mapping[str, Any] = {} if chat is True else by_name(chat, "chat")
         unknown = set(options) - set(Chat.__annotations__)

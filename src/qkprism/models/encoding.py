@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from qkprism.contrasts import Example, Labels, Span, Text, located
 from qkprism.contrasts.markup import SIDES
 from qkprism.errors import QKPrismError
-from qkprism.models.chat import Chat, Prompt, Template
+from qkprism.models.chat import Chat, ChatTemplate, Prompt
 from qkprism.models.forest import tree_size
 from qkprism.options import TOKENS, TokenChoice, choice, whole_number
 
@@ -99,7 +99,7 @@ class Encoder:
     """A tokenizer, and how its tokens become positions."""
 
     tokenizer: PreTrainedTokenizerBase
-    template: Template | None
+    template: ChatTemplate | None
     token: TokenChoice
     max_length: int | None
     causal: bool
@@ -117,7 +117,7 @@ class Encoder:
         """What was asked for, if it can be had."""
         choice(token, TOKENS, "a choice of a span's tokens")
         max_length = None if max_length is None else whole_number(max_length, "max_length", 1)
-        template = None if chat is None or chat is False else Template.of(tokenizer, chat)
+        template = None if chat is None or chat is False else ChatTemplate.of(tokenizer, chat)
         return cls(tokenizer, template, token, max_length, causal)
 
     def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
@@ -191,7 +191,7 @@ def encode(
 def _encode_chunk(
     tokenizer: PreTrainedTokenizerBase,
     numbered: Sequence[tuple[int, Example]],
-    template: Template | None,
+    template: ChatTemplate | None,
     rules: _Rules,
 ) -> Iterator[EncodedExample]:
     if strange := [type(example).__name__ for _, example in numbered if not isinstance(example, Example)]:
@@ -215,7 +215,7 @@ def encode_text(
 ) -> EncodedText:
     """Find the marked tokens of one text, which may have no keys."""
     encoder = Encoder.of(tokenizer, token=token, chat=chat, max_length=max_length, causal=causal)
-    return next(_encode_texts(tokenizer, [_Marked("the text", text)], encoder.template, encoder.rules()))
+    return next(_encode_texts(tokenizer, [_SourcedText("the text", text)], encoder.template, encoder.rules()))
 
 
 def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:
@@ -257,7 +257,7 @@ class _Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Marked:
+class _SourcedText:
     """A text to encode, and where it was written."""
 
     source: str
@@ -273,12 +273,12 @@ class _Tokens:
     offsets: list[tuple[int, int]] | None
 
 
-def _marked(source: str, example: Example) -> list[_Marked]:
-    return [_Marked(f"{source} (twin)" if which else source, text) for which, text in enumerate(example.texts)]
+def _marked(source: str, example: Example) -> list[_SourcedText]:
+    return [_SourcedText(f"{source} (twin)" if which else source, text) for which, text in enumerate(example.texts)]
 
 
 def _encode_texts(
-    tokenizer: PreTrainedTokenizerBase, marked: Sequence[_Marked], template: Template | None, rules: _Rules
+    tokenizer: PreTrainedTokenizerBase, marked: Sequence[_SourcedText], template: ChatTemplate | None, rules: _Rules
 ) -> Iterator[EncodedText]:
     _require_offsets(tokenizer, marked)
     prompts = [_prompt(item, template) for item in marked]
@@ -439,7 +439,7 @@ class _Cut:
         return at if at < self.start else at - (self.end - self.start)
 
 
-def _require_offsets(tokenizer: PreTrainedTokenizerBase, marked: Iterable[_Marked]) -> None:
+def _require_offsets(tokenizer: PreTrainedTokenizerBase, marked: Iterable[_SourcedText]) -> None:
     if tokenizer.is_fast:
         return
     for item in marked:
@@ -450,7 +450,7 @@ def _require_offsets(tokenizer: PreTrainedTokenizerBase, marked: Iterable[_Marke
             )
 
 
-def _prompt(item: _Marked, template: Template | None) -> Prompt:
+def _prompt(item: _SourcedText, template: ChatTemplate | None) -> Prompt:
     if template is None:
         return Prompt(item.text.text, 0, (0, len(item.text.text)))
     with located(item.source):

@@ -22,7 +22,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.forest import Forest
 from qkprism.models.probe import (
-    Layer,
+    AttentionLayer,
     accepted,
     distance,
     evaluating,
@@ -46,7 +46,7 @@ class Model:
     tokenizer: PreTrainedTokenizerBase | None
     name: str
     revision: str | None
-    layers: Mapping[int, Layer]
+    layers: Mapping[int, AttentionLayer]
 
     @classmethod
     def wrap(

@@ -27,7 +27,7 @@ _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 @dataclass(frozen=True)
-class Layer:
+class AttentionLayer:
     """One attention layer: the module that computes it and the shape of its heads."""
 
     name: str
@@ -41,11 +41,11 @@ class Layer:
     """A key is seen from fewer than this many tokens away; None where there is no such limit."""
 
 
-def survey(hf: PreTrainedModel, probe: Mapping[str, Tensor] | None = None) -> dict[int, Layer]:
+def survey(hf: PreTrainedModel, probe: Mapping[str, Tensor] | None = None) -> dict[int, AttentionLayer]:
     """The attention layers of a model in the order it calls them, each proved readable."""
     if not hf._can_set_attn_implementation():
         raise QKPrismError(_bypass(hf))
-    found: list[tuple[int | None, Layer]] = []
+    found: list[tuple[int | None, AttentionLayer]] = []
 
     def prove(call: AttentionCall, output: Tensor) -> None:
         _prove(hf, call, output)
@@ -66,14 +66,14 @@ def survey(hf: PreTrainedModel, probe: Mapping[str, Tensor] | None = None) -> di
     return _numbered(found)
 
 
-def _numbered(found: Sequence[tuple[int | None, Layer]]) -> dict[int, Layer]:
+def _numbered(found: Sequence[tuple[int | None, AttentionLayer]]) -> dict[int, AttentionLayer]:
     """By the model's own layer index, so that hybrid models keep their numbering; else by the order of the calls."""
     own = {index: layer for index, layer in found if index is not None}
     return own if len(own) == len(found) else {index: layer for index, (_, layer) in enumerate(found)}
 
 
-def _layer(call: AttentionCall) -> Layer:
-    return Layer(
+def _layer(call: AttentionCall) -> AttentionLayer:
+    return AttentionLayer(
         name=call.name,
         n_heads=call.n_heads,
         n_kv_heads=call.n_kv_heads,

@@ -27,7 +27,7 @@ LITTLE = 0.25  # of what features move: "little effect"
 USUALLY = 0.9  # of the cases
 
 
-class Claim(NamedTuple):
+class BindingClaim(NamedTuple):
     """A row of the table."""
 
     what: str
@@ -59,13 +59,13 @@ def verdict(share: float, enough: float = USUALLY, some: float = 0.5) -> str:
     return "agrees" if share >= enough else "in part" if share >= some else "differs"
 
 
-def _heads(study: BindingStudy) -> Claim:
+def _heads(study: BindingStudy) -> BindingClaim:
     among, everywhere = len(study.scores.above(accuracy=0.3)), len(study.scores.above(accuracy_all=0.3))
     here = f"{among} among the labels (chance {study.scores.chance:.0%}), {everywhere} among all tokens"
-    return Claim("heads that attend most to the right label in 30% of the prompts", "9", "", here)
+    return BindingClaim("heads that attend most to the right label in 30% of the prompts", "9", "", here)
 
 
-def _rank(study: BindingStudy, name: str) -> Claim:
+def _rank(study: BindingStudy, name: str) -> BindingClaim:
     """The paper's ranks are those of its authors' programs, which read twins otherwise than its text."""
     frame, (low, high) = study.summary(), RANKS[name]
     found = frame[f"{name}_code"]
@@ -78,10 +78,10 @@ def _rank(study: BindingStudy, name: str) -> Claim:
         f"{_span(frame[f'{name}_rank'])} by ours, and with "
         f"{study.features[name, study.heads[0]].n} examples {_span(frame[f'{name}_heldout'])} directions hold out"
     )
-    return Claim(f"rank of {name}", f"usually {low} or {high}", how, here)
+    return BindingClaim(f"rank of {name}", f"usually {low} or {high}", how, here)
 
 
-def _entities(study: BindingStudy) -> list[Claim]:
+def _entities(study: BindingStudy) -> list[BindingClaim]:
     """Whether ranks depend on the number of entities to draw from: the last step changes them by a tenth at most."""
     if not study.entities.rows:
         return []
@@ -93,10 +93,12 @@ def _entities(study: BindingStudy) -> list[Claim]:
     here = "; ".join(f"{name!s} {', '.join(f'{mean:.1f}' for mean in own)}" for name, own in means.items())
     counts = ", ".join(str(n) for n in sorted(set(frame["entities"])))
     how = verdict(sum(flat) / len(flat)) if flat else "new"
-    return [Claim("ranks plateau with enough entities", "yes", how, f"energy rank with {counts} entities: {here}")]
+    return [
+        BindingClaim("ranks plateau with enough entities", "yes", how, f"energy rank with {counts} entities: {here}")
+    ]
 
 
-def _swaps(study: BindingStudy) -> Claim:
+def _swaps(study: BindingStudy) -> BindingClaim:
     """The paper's swaps: both move most of what whole keys do, and more than either alone."""
     effects = study.effects_paper
     ours, theirs = (
@@ -110,7 +112,7 @@ def _swaps(study: BindingStudy) -> Claim:
         f"{whose} {', '.join(f'{name} {value:.2f}' for name, value in own.items())}"
         for whose, own in (("the paper's features:", theirs), ("ours:", ours))
     )
-    return Claim(
+    return BindingClaim(
         "swapping one feature shifts some attention, both most of it", "yes", how, f"{here}; whole keys {whole:.2f}"
     )
 
@@ -121,7 +123,7 @@ def _clear(effects: Effects, heads: Sequence[object]) -> int:
     return sum(gain > 2 * error for gain, error in gains)
 
 
-def _random(study: BindingStudy) -> Claim:
+def _random(study: BindingStudy) -> BindingClaim:
     """By what random subspaces move, not by whether features beat them: noise beats them too."""
     features, random = (_mean(study.effects_paper, study.heads, BOTH, control) for control in ("feature", "gaussian"))
     how = "agrees" if random <= LITTLE * features else "in part" if random <= MOST * features else "differs"
@@ -129,17 +131,17 @@ def _random(study: BindingStudy) -> Claim:
         f"shift of attention by Gaussian subspaces {random:.2f}, by the paper's features {features:.2f}; to beat them "
         "is no evidence: noise does too"
     )
-    return Claim("random subspaces have little effect", "yes (Gaussian)", how, here)
+    return BindingClaim("random subspaces have little effect", "yes (Gaussian)", how, here)
 
 
-def _controls(study: BindingStudy) -> Claim:
+def _controls(study: BindingStudy) -> BindingClaim:
     rows = (("the paper's swaps", study.effects_paper, -1), ("ours", study.effects, 0))
     here = "; ".join(
         f"{whose} beat "
         + ", ".join(f"{one.title} in {_beaten(own, one.name, own.methods[at]):.0%}" for one in EVIDENCE)
         for whose, own, at in rows
     )
-    return Claim("and harder controls", "not tested", "new", here)
+    return BindingClaim("and harder controls", "not tested", "new", here)
 
 
 def _beaten(effects: Effects, control: str, method: str) -> float:
@@ -152,23 +154,23 @@ def _beaten(effects: Effects, control: str, method: str) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def _true_swaps(validation: Validation) -> Claim:
+def _true_swaps(validation: Validation) -> BindingClaim:
     """Swaps against prompts that really changed, in the heads in which the clue matters."""
 
     def said(row: Mapping[str, Any]) -> str:
         return f"in {row['nearer']:.0f}, median ratio {row['tv_median']:.2f}, ratio of means {row['tv']:.2f}"
 
     here = f"nearer to prompts that really changed than no edit is: {_truth(validation, 'raw', said)}"
-    return Claim("a swap changes one feature and no other", "not tested", "new", here)
+    return BindingClaim("a swap changes one feature and no other", "not tested", "new", here)
 
 
-def _true_parts(validation: Validation) -> Claim:
+def _true_parts(validation: Validation) -> BindingClaim:
     """Parts of logits against prompts that really changed, in the heads in which the clue matters."""
 
     def said(row: Mapping[str, Any]) -> str:
         return f"off by {row['relative_part_error']:.0%} of the true part ({row['absolute_part_error']:.2f} logits)"
 
-    return Claim("logits split into features", "not tested", "new", _truth(validation, "raw sequential", said))
+    return BindingClaim("logits split into features", "not tested", "new", _truth(validation, "raw sequential", said))
 
 
 def _truth(validation: Validation, papers: str, said: Callable[[Mapping[str, Any]], str]) -> str:

@@ -9,7 +9,7 @@ from qkprism.figures.toy import toy_figures
 from qkprism.page.layout import figure as html_figure
 from qkprism.page.layout import page
 from qkprism.page.toy_claims import claims
-from qkprism.page.toy_verdicts import Claim
+from qkprism.page.toy_verdicts import ToyClaim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ _STYLE = """
 """
 
 
-def _table(rows: list[Claim]) -> str:
+def _table(rows: list[ToyClaim]) -> str:
     body = "".join(
         f"<tr><td><b class={row.verdict}>{_VERDICTS[row.verdict]}</b></td><td>{escape(row.paper)}</td>"
         f"<td>{escape(row.run)}</td><td>{escape(row.rule)}</td></tr>"

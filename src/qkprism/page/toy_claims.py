@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from qkprism.page.toy_edit_claims import EDIT_CLAIMS
-from qkprism.page.toy_verdicts import Claim, below, judged, new
+from qkprism.page.toy_verdicts import ToyClaim, below, judged, new
 from qkprism.toy.summary import average
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ DIAGONAL, MOSTLY_DIAGONAL, OFF_DIAGONAL = 0.9, 0.7, 0.1
 SYMMETRIC, NOT_SYMMETRIC, CLEARLY = 0.95, 0.80, 0.05
 
 
-def claims(study: Study) -> list[Claim]:
+def claims(study: Study) -> list[ToyClaim]:
     """The table `paper / this run`; statements that the run has no heads for are left out."""
-    makers: tuple[Callable[[Study], Claim | None], ...] = (
+    makers: tuple[Callable[[Study], ToyClaim | None], ...] = (
         _discrete_accuracy,
         _continuous_accuracy,
         _small_continuous_accuracy,
@@ -40,19 +40,19 @@ def claims(study: Study) -> list[Claim]:
     return [claim for make in makers if (claim := make(study)) is not None]
 
 
-def _discrete_accuracy(study: Study) -> Claim | None:
+def _discrete_accuracy(study: Study) -> ToyClaim | None:
     own = [score for score in study.scores() if score.cell.task.variant == "discrete"]
     why = "Tokens can share their latents, so 99% is impossible at small ranks"
     return _ninety_nine("Heads reach 99% accuracy in the discrete task.", own, why)
 
 
-def _continuous_accuracy(study: Study) -> Claim | None:
+def _continuous_accuracy(study: Study) -> ToyClaim | None:
     own = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 16]
     why = "A dot product favours long keys, which costs most at small ranks"
     return _ninety_nine("Heads reach 99% accuracy in the continuous task at d_head 16.", own, why)
 
 
-def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> Claim | None:
+def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> ToyClaim | None:
     if not scores:
         return None
     low, high = min(s.accuracy for s in scores), max(s.accuracy for s in scores)
@@ -68,7 +68,7 @@ def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> Claim | N
     )
 
 
-def _small_continuous_accuracy(study: Study) -> Claim | None:
+def _small_continuous_accuracy(study: Study) -> ToyClaim | None:
     own = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 8]
     if not own:
         return None
@@ -83,7 +83,7 @@ def _small_continuous_accuracy(study: Study) -> Claim | None:
     )
 
 
-def _ranks(study: Study) -> Claim | None:
+def _ranks(study: Study) -> ToyClaim | None:
     room = [row for row in study.recovered if below(row)]
     if not room:
         return None
@@ -99,7 +99,7 @@ def _ranks(study: Study) -> Claim | None:
     )
 
 
-def _untrained(study: Study) -> Claim | None:
+def _untrained(study: Study) -> ToyClaim | None:
     room = [row for row in study.controls if below(row)]
     if not room:
         return None
@@ -112,7 +112,7 @@ def _untrained(study: Study) -> Claim | None:
     )
 
 
-def _closed_form(study: Study) -> Claim | None:
+def _closed_form(study: Study) -> ToyClaim | None:
     errors = [row.error for row in study.recovered if row.error == row.error]
     if not errors:
         return None
@@ -127,7 +127,7 @@ def _closed_form(study: Study) -> Claim | None:
     )
 
 
-def _clusters(study: Study) -> Claim | None:
+def _clusters(study: Study) -> ToyClaim | None:
     after, before = (average(row.aligned for row in rows if below(row)) for rows in (study.recovered, study.controls))
     if after != after:
         return None
@@ -141,7 +141,7 @@ def _clusters(study: Study) -> Claim | None:
     )
 
 
-def _splits(study: Study) -> Claim | None:
+def _splits(study: Study) -> ToyClaim | None:
     scores = study.scores()
     room, full = ([s for s in scores if s.cell.superposed == superposed] for superposed in (False, True))
     if not room or not full:
@@ -160,7 +160,7 @@ def _splits(study: Study) -> Claim | None:
     )
 
 
-def _symmetry(study: Study) -> Claim | None:
+def _symmetry(study: Study) -> ToyClaim | None:
     full = [score for score in study.scores() if score.cell.superposed]
     discrete, continuous = (
         average(s.symmetry for s in full if s.cell.task.variant == v) for v in ("discrete", "continuous")

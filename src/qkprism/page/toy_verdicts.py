@@ -10,7 +10,7 @@ NOT_IN_THE_PAPER = "(Not in the paper.) "
 
 
 @dataclass(frozen=True)
-class Claim:
+class ToyClaim:
     """A statement of the paper, what this run says to it, and the rule that the verdict follows."""
 
     paper: str
@@ -19,14 +19,14 @@ class Claim:
     rule: str
 
 
-def judged(paper: str, run: str, rule: str, *, agrees: bool, partly: bool) -> Claim:
+def judged(paper: str, run: str, rule: str, *, agrees: bool, partly: bool) -> ToyClaim:
     """A statement of the paper with its verdict; what is not known (nan) is neither."""
-    return Claim(paper, run, "yes" if agrees else "partly" if partly else "no", rule)
+    return ToyClaim(paper, run, "yes" if agrees else "partly" if partly else "no", rule)
 
 
-def new(statement: str, run: str) -> Claim:
+def new(statement: str, run: str) -> ToyClaim:
     """Something that the paper does not speak of."""
-    return Claim(NOT_IN_THE_PAPER + statement, run, "new", "")
+    return ToyClaim(NOT_IN_THE_PAPER + statement, run, "new", "")
 
 
 def below(row: Any) -> bool:

@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from qkprism.controls import BY_NAME
-from qkprism.core.edits import Edit, Kind
+from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, spread_over_draws
 from qkprism.core.frozen import Frozen
 from qkprism.errors import QKPrismError
@@ -69,7 +69,7 @@ class Effects(Frozen):
     ranks: Int[Tensor, "entry head"]
     draws: Int[Tensor, " entry"]
     n: Int[Tensor, " entry"]
-    edit: Kind | None = "swap"
+    edit: EditKind | None = "swap"
     title: str = "swap keys"
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)

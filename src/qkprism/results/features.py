@@ -36,7 +36,7 @@ _TENSORS = ("query_basis", "strengths", "key_basis", "metric")
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerMoments:
     """The moments of the chosen heads of one layer, for every contrast."""
 
     heads: tuple[Head, ...]
@@ -49,14 +49,14 @@ class Features(Mapping[tuple[str, Head], Feature]):
     """All features of some contrasts in some heads: `features["order", "L21H7"]`."""
 
     features: Mapping[tuple[str, Head], Feature]
-    layers: Mapping[int, Layer]
+    layers: Mapping[int, LayerMoments]
     choices: Choices
     provenance: Mapping[str, Any]
 
     @classmethod
     def from_moments(
         cls,
-        layers: Mapping[int, Layer],
+        layers: Mapping[int, LayerMoments],
         choices: Choices,
         provenance: Mapping[str, Any] | None = None,
         progress: Callable[[int], None] | None = None,
@@ -217,7 +217,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
             ) from error
 
 
-def _names(layers: Mapping[int, Layer]) -> tuple[str, ...]:
+def _names(layers: Mapping[int, LayerMoments]) -> tuple[str, ...]:
     return tuple(next(iter(layers.values())).moments) if layers else ()
 
 
@@ -225,7 +225,7 @@ def _noted(provenance: Mapping[str, Any], contrast: str) -> tuple[str, ...]:
     return tuple(provenance.get("contrasts", {}).get(contrast, {}).get("notes", ()))
 
 
-def _layer_state(number: int, layer: Layer, contrast: str) -> dict[str, Any]:
+def _layer_state(number: int, layer: LayerMoments, contrast: str) -> dict[str, Any]:
     return {
         "layer": number,
         "heads": [str(head) for head in layer.heads],
@@ -258,7 +258,7 @@ def _restored(manifest: Mapping[str, Any], moments: Mapping[str, Tensor], result
             of_contrast[name] = unpack(moments, prefix[:-1], manifest["readings"][i], state["kv_index"])
             own = {key.removeprefix(prefix): t for key, t in results.items() if key.startswith(prefix)}
             tensors |= {(name, str(h)): {key: t[j] for key, t in own.items()} for j, h in enumerate(heads)}
-        layers[number] = Layer(heads, state["scaling"], of_contrast)
+        layers[number] = LayerMoments(heads, state["scaling"], of_contrast)
     provenance = dict(manifest["provenance"])
     if not manifest["features"]:
         raise ValueError("no features")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KIND = "projections"
 FEWEST, NEIGHBOURS = 8, 15  # points that UMAP needs, neighbours that it looks at
-Label = str | int | float | bool | None
+LabelOrNone = str | int | float | bool | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +44,7 @@ class Projections(Frozen):
     key: Mapping[str, Float[Tensor, "key d_head"]]
     example: Int[Tensor, " key"]
     positive: Bool[Tensor, " key"]
-    labels: Mapping[str, tuple[Label, ...]]
+    labels: Mapping[str, tuple[LabelOrNone, ...]]
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -55,13 +55,13 @@ class Projections(Frozen):
     def n(self) -> int:
         return len(next(iter(self.query.values())))
 
-    def query_labels(self, name: str) -> tuple[Label, ...]:
+    def query_labels(self, name: str) -> tuple[LabelOrNone, ...]:
         """The label of each query: that of its first positive key."""
         own = self._labels(name)
         first = {int(e): own[i] for i, e in reversed([*enumerate(self.example.tolist())]) if bool(self.positive[i])}
         return tuple(first[e] for e in range(self.n))
 
-    def _labels(self, name: str) -> tuple[Label, ...]:
+    def _labels(self, name: str) -> tuple[LabelOrNone, ...]:
         if name not in self.labels:
             raise QKPrismError(f"Keys have no label {name!r}. There are: {', '.join(self.labels) or 'none'}.")
         return self.labels[name]

@@ -37,7 +37,7 @@ LEAST = 0.1  # logits: the exchange moves the gap by twice this, the odds of the
 MATTERS, ALL = "matters", "all"
 
 
-class Check(NamedTuple):
+class TruthCheck(NamedTuple):
     """One feature in one head, edited and attributed by one method, against the truth."""
 
     features: str
@@ -73,7 +73,7 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tally:
+class TruthTally:
     """What a check is made of, over pairs: added up, so that pairs need not be kept.
 
     pairs    total variation to the truth after the edit and without it, predicted part, true part
@@ -84,18 +84,18 @@ class Tally:
     shared: Scatter
 
     @classmethod
-    def of(cls, n_factors: int) -> Tally:
+    def of(cls, n_factors: int) -> TruthTally:
         """Of no pairs yet."""
         return cls(Scatter.zeros(4), Scatter.zeros(n_factors + 1))
 
-    def check(self, features: str, factor: str, head: str, method: str, place: int) -> Check:
+    def check(self, features: str, factor: str, head: str, method: str, place: int) -> TruthCheck:
         """The check of a factor, which has a place among all; the slope on the others is the largest of them."""
         after, before, part, true = self.pairs.mean.tolist()
         off, error, rms = self.pairs.difference(2, 3)
         value, spread = self.shared.slopes()
         others = [i for i in range(len(value)) if i != place]
         other = max(others, key=lambda i: abs(float(value[i]))) if others else None
-        return Check(
+        return TruthCheck(
             features, factor, head, method,
             *self.pairs.ratio(0, 1), part, true, self.pairs.error(3), off, error,
             float(value[place]), float(spread[place]),
@@ -117,7 +117,7 @@ class Validation:
     distance    mean total variation to the truth, and without an edit: `tv` is their ratio
     """
 
-    checks: tuple[Check, ...]
+    checks: tuple[TruthCheck, ...]
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -161,9 +161,9 @@ class Validation:
         """In words, of heads in which the factor matters: a sentence for each set of features, factor and method."""
         return [_sentence(checks) for checks in self._groups().values()]
 
-    def _groups(self) -> dict[tuple[str, str, str], list[Check]]:
+    def _groups(self) -> dict[tuple[str, str, str], list[TruthCheck]]:
         """The heads of each set of features, factor and method."""
-        groups: dict[tuple[str, str, str], list[Check]] = {}
+        groups: dict[tuple[str, str, str], list[TruthCheck]] = {}
         for check in self.checks:
             groups.setdefault((check.features, check.factor, check.method), []).append(check)
         return groups
@@ -199,7 +199,7 @@ class Validation:
         return str(self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True))
 
 
-def over_heads(checks: Sequence[Check]) -> dict[str, float]:
+def over_heads(checks: Sequence[TruthCheck]) -> dict[str, float]:
     """What is said of some heads together; NaN where there is none."""
     true, error = _mean(abs(c.true_part) for c in checks), _mean(abs(c.part_error) for c in checks)
     after, before = _mean(c.distance for c in checks), _mean(c.distance_unedited for c in checks)
@@ -229,7 +229,7 @@ def _median(values: Iterable[float]) -> float:
     return median(finite) if finite else math.nan
 
 
-def _sentence(checks: Sequence[Check]) -> str:
+def _sentence(checks: Sequence[TruthCheck]) -> str:
     first, some = checks[0], [check for check in checks if check.matters]
     name = " ".join(part for part in (first.factor, first.features and f"({first.features})") if part)
     heads = "1 head" if len(checks) == 1 else f"{len(checks)} heads"
@@ -248,10 +248,10 @@ def _sentence(checks: Sequence[Check]) -> str:
     )
 
 
-def _check(row: Sequence[Any], folder: str | os.PathLike[str]) -> Check:
-    if len(row) != len(Check._fields):
+def _check(row: Sequence[Any], folder: str | os.PathLike[str]) -> TruthCheck:
+    if len(row) != len(TruthCheck._fields):
         raise QKPrismError(
-            f"{folder} was saved by another version: a check has {len(row)} values there and {len(Check._fields)} "
+            f"{folder} was saved by another version: a check has {len(row)} values there and {len(TruthCheck._fields)} "
             "here. Validate again."
         )
-    return Check._make(math.nan if value is None else value for value in row)
+    return TruthCheck._make(math.nan if value is None else value for value in row)

@@ -4,14 +4,14 @@ from qkprism.studies.binding import study_binding
 from qkprism.studies.binding_study import BindingStudy
 from qkprism.studies.comparing import Comparison, compare
 from qkprism.studies.filter import FilterStudy, study_filter
-from qkprism.studies.presets import PRESETS, Preset
+from qkprism.studies.presets import PRESETS, StudyPreset
 
 __all__ = [
     "PRESETS",
     "BindingStudy",
     "Comparison",
     "FilterStudy",
-    "Preset",
+    "StudyPreset",
     "compare",
     "study_binding",
     "study_filter",

@@ -36,7 +36,7 @@ from qkprism.studies.binding_study import (
     KIND,
     RECIPES,
     REFLEXIVE,
-    About,
+    BindingQuestion,
     BindingStudy,
     example_folder,
     folder_of,
@@ -59,7 +59,7 @@ LABELS = {"lexical": "entity"}
 
 
 @dataclass(frozen=True)
-class Size:
+class BindingSize:
     """How many prompts each part of a study runs; `shown` are those that are attributed and projected.
 
     `entities`: numbers of entities for which ranks are found anew, from at most 300 examples.
@@ -76,8 +76,8 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(256, 300, 104, 128, 64, 10, 4),
-    "paper": Size(1000, 3000, 1000, 1000, 256, 10, 10, entities=(10, 13, 18, 25, 34)),
+    "quick": BindingSize(256, 300, 104, 128, 64, 10, 4),
+    "paper": BindingSize(1000, 3000, 1000, 1000, 256, 10, 10, entities=(10, 13, 18, 25, 34)),
 }
 MOST_FOR_ENTITIES = 300
 
@@ -100,11 +100,11 @@ def study_binding(
     `entities` are numbers of entities for which ranks are found anew; by default the size has them.
     """
     numbers = size_of(SIZES, size)
-    world = _World(model, n_pairs, schema, phrasing, seed)
+    world = _StudyWorld(model, n_pairs, schema, phrasing, seed)
     task = world.task(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
     example = task.test[0].text
     answer = example.text[example.positive[0].start : example.positive[0].end]
-    about = About(model.name, n_pairs, task.schema.name, task.phrasing.name, size, seed, example.text, answer)
+    about = BindingQuestion(model.name, n_pairs, task.schema.name, task.phrasing.name, size, seed, example.text, answer)
     recipes = {recipe: asdict(choices) for recipe, choices in RECIPES.items()}
     names: dict[str, Any] = {"schema": task.schema.name, "phrasing": task.phrasing.name, "recipes": recipes}
     names |= template_of(model, task.chat)
@@ -114,7 +114,7 @@ def study_binding(
     chosen, dropped = world.numbers_of_entities(entities, numbers.entities or kept_entities(folder, job))
     numbers, about = replace(numbers, entities=chosen), replace(about, entities=chosen)
     parts = Parts.open(folder, KIND, job, asdict(about))
-    work = _Work(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
+    work = _BindingWork(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
     scores = work.scores()
     heads, notes = choose_heads(scores)
     found = work.features(heads)
@@ -149,7 +149,7 @@ def check_options(folder: Path, schema: str, phrasing: str, size: str) -> None:
 
 
 @dataclass(frozen=True)
-class _World:
+class _StudyWorld:
     """What all prompts of a study are made of."""
 
     model: Model
@@ -178,12 +178,12 @@ class _World:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _BindingWork:
     """The parts of the study, each computed once."""
 
     model: Model
     task: BindingTask
-    numbers: Size
+    numbers: BindingSize
     seed: int
     parts: Parts
     common: Mapping[str, Any]
@@ -258,7 +258,7 @@ class _Work:
             warnings.filterwarnings("ignore", ".*depends on its order")  # the paper's split does, and the page says so
             return attribute(self.model, self.task.test[0], features, head, method=method)
 
-    def entities(self, world: _World, heads: Sequence[Head]) -> EntityRanks:
+    def entities(self, world: _StudyWorld, heads: Sequence[Head]) -> EntityRanks:
         """Ranks with other numbers of entities to draw from."""
         options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
 

@@ -42,7 +42,7 @@ RECIPES = {
 
 
 @dataclass(frozen=True)
-class About:
+class BindingQuestion:
     """What was asked, of which model: the first test prompt and its answer among it."""
 
     model: str
@@ -57,7 +57,7 @@ class About:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, known: Mapping[str, Any]) -> About:
+    def read(cls, known: Mapping[str, Any]) -> BindingQuestion:
         """From the JSON of a study's folder."""
         return cls(**{**known, **{name: tuple(known.get(name, ())) for name in ("entities", "notes")}})
 
@@ -66,7 +66,7 @@ class About:
 class BindingStudy:
     """What was found: heads, features by our choices and by the paper's, and their proofs."""
 
-    about: About
+    about: BindingQuestion
     scores: HeadScores
     recipes: Mapping[str, Features]
     effects: Effects
@@ -82,7 +82,7 @@ class BindingStudy:
     def load(cls, folder: str | os.PathLike[str]) -> BindingStudy:
         """A finished study from its folder, without the model."""
         place = Path(folder)
-        about, job = read_finished(place, KIND, About.read)
+        about, job = read_finished(place, KIND, BindingQuestion.read)
         part = partial(load_part, place, job)
         return cls(
             about,

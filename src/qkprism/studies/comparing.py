@@ -1,8 +1,8 @@
 """Binding studies side by side: what holds over seeds and schemas, with its spread.
 
-First how far swaps and parts are right, in the heads in which the clue matters (results/validation.py); then the same over
-all heads, where those without the clue look right by any method; then heads, ranks, and what swaps move beside their
-controls.
+First how far swaps and parts are right, in the heads in which the clue matters (results/validation.py); then the same
+over all heads, where those without the clue look right by any method; then heads, ranks, and what swaps move beside
+their controls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Unit = Literal["number", "share", "ratio", "logits"]
 _FORMS: Mapping[Unit, str] = {"number": ".1f", "share": ".0%", "ratio": ".2f", "logits": ".2f"}
 
 
-class Measure(NamedTuple):
+class ComparedMeasure(NamedTuple):
     """What a row says, in which unit, under which title, and of whose features or which control."""
 
     group: str
@@ -37,7 +37,7 @@ class Measure(NamedTuple):
     unit: Unit
 
 
-Numbers = Mapping[Measure, float]
+Numbers = Mapping[ComparedMeasure, float]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Comparison:
 
     common: str
     kinds: tuple[str, ...]
-    values: Mapping[Measure, Mapping[str, tuple[float, ...]]]
+    values: Mapping[ComparedMeasure, Mapping[str, tuple[float, ...]]]
     heads: Mapping[str, tuple[str, ...]]
 
     def to_frame(self) -> pd.DataFrame:
@@ -129,18 +129,18 @@ _JUDGED = {"ours": ("contrast", "contrast"), "paper": ("raw", "raw sequential")}
 
 def _truth(study: BindingStudy, heads: str, group: str) -> Numbers:
     """How near swaps and parts come to prompts that really changed, over some heads."""
-    rows, found = study.validation.over(heads), dict[Measure, float]()
+    rows, found = study.validation.over(heads), dict[ComparedMeasure, float]()
     for name in CONTRASTS:
         known = [whose for whose, (swap, _) in _JUDGED.items() if (whose, name, swap) in rows]
         if known and heads == MATTERS:
             row = rows[known[0], name, _JUDGED[known[0]][0]]
-            found[Measure(group, f"{name}: heads in which it matters", "", "number")] = float(row["n_heads"])
-            found[Measure(group, f"{name}: heads studied", "", "number")] = float(row["of_heads"])
+            found[ComparedMeasure(group, f"{name}: heads in which it matters", "", "number")] = float(row["n_heads"])
+            found[ComparedMeasure(group, f"{name}: heads studied", "", "number")] = float(row["of_heads"])
         for what, unit, at, column in _TRUTH:
             for whose in known:
                 row = rows[whose, name, _JUDGED[whose][at]]
                 value = row[column] / row["n_heads"] if column == "nearer" and row["n_heads"] else row[column]
-                found[Measure(group, f"{name}: {what}", whose, unit)] = float(value)
+                found[ComparedMeasure(group, f"{name}: {what}", whose, unit)] = float(value)
     return found
 
 
@@ -160,19 +160,19 @@ def _heads(study: BindingStudy) -> Numbers:
     group, frame = "Heads and ranks", study.summary()
     reach = f"heads that look at the right label in {THRESHOLD:.0%} of the prompts"
     found = {
-        Measure(group, f"{reach}, among labels", "", "number"): float(len(binding_heads(study.scores))),
-        Measure(group, f"{reach}, among all tokens", "", "number"): float(
+        ComparedMeasure(group, f"{reach}, among labels", "", "number"): float(len(binding_heads(study.scores))),
+        ComparedMeasure(group, f"{reach}, among all tokens", "", "number"): float(
             len(study.scores.above(accuracy_all=THRESHOLD))
         ),
-        Measure(group, "accuracy of the best head, among labels", "", "share"): float(frame["accuracy"].max()),
+        ComparedMeasure(group, "accuracy of the best head, among labels", "", "share"): float(frame["accuracy"].max()),
     }
     for name in CONTRASTS:
         works = float((frame["works_by"] == name).sum())
-        found[Measure(group, f"heads that work by {name}", "", "number")] = works
+        found[ComparedMeasure(group, f"heads that work by {name}", "", "number")] = works
         for whose, column in (("paper", "energy"), ("paper's code", "code"), ("ours", "rank")):
-            found[Measure(group, f"{name}: rank", whose, "number")] = float(frame[f"{name}_{column}"].mean())
+            found[ComparedMeasure(group, f"{name}: rank", whose, "number")] = float(frame[f"{name}_{column}"].mean())
         held = float(frame[f"{name}_heldout"].mean())
-        found[Measure(group, f"{name}: directions that hold on other examples", "ours", "number")] = held
+        found[ComparedMeasure(group, f"{name}: directions that hold on other examples", "ours", "number")] = held
     return found
 
 
@@ -182,7 +182,7 @@ def _moved(study: BindingStudy) -> Numbers:
     found = {(name, "ours"): frame[f"{name}_shift"].mean() for name in (*CONTRASTS, "both")}
     found |= {(f"{word}, rank of both", "control"): _gain(study, control) for control, word in _RANDOM.items()}
     found["whole keys", "control"] = _gain(study, "full")
-    return {Measure(group, what, whose, "share"): float(value) for (what, whose), value in found.items()}
+    return {ComparedMeasure(group, what, whose, "share"): float(value) for (what, whose), value in found.items()}
 
 
 def _gain(study: BindingStudy, control: str) -> float:
@@ -193,11 +193,11 @@ def _gain(study: BindingStudy, control: str) -> float:
 def _beaten(study: BindingStudy) -> Numbers:
     """The share of heads and features whose swap moves clearly more attention than each control, in every metric."""
     group = "Share of heads and features whose swap clearly moves more than"
-    wins: dict[Measure, list[bool]] = {}
+    wins: dict[ComparedMeasure, list[bool]] = {}
     for whose, effects in (("ours", study.effects), ("paper", study.effects_paper)):
         for row in effects.beats():
             if row["target"] == GIVEN and row["evidence"]:
-                measure = Measure(group, _RANDOM[row["control"]], f"{whose}, {row['method']}", "share")
+                measure = ComparedMeasure(group, _RANDOM[row["control"]], f"{whose}, {row['method']}", "share")
                 wins.setdefault(measure, []).append(row["beaten"])
     ordered = sorted(wins, key=lambda measure: list(_RANDOM.values()).index(measure.what))
     return {measure: statistics.fmean(wins[measure]) for measure in ordered}
@@ -211,7 +211,7 @@ def _outcome(study: BindingStudy) -> Numbers:
     wanted = {"feature": "both features", **_RANDOM, "full": "whole keys"}
     known = {entry.control for entry in effects.entries}
     return {
-        Measure(group, word, "ours" if control == "feature" else "control", "logits"): effects.value(
+        ComparedMeasure(group, word, "ours" if control == "feature" else "control", "logits"): effects.value(
             measure, head=head, feature=BOTH, control=control
         )[0]
         for control, word in wanted.items()

@@ -45,7 +45,7 @@ SEARCHED = "all"  # heads are found with these
 
 
 @dataclass(frozen=True)
-class Size:
+class FilterSize:
     """How many prompts each part of a study runs; `train` is of each category in a set of categories."""
 
     search: int
@@ -56,13 +56,13 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(256, {"five": 64, "all": 64}, 128, 104, 10),
-    "paper": Size(2000, {"five": 400, "all": 154}, 1000, 104, 10),
+    "quick": FilterSize(256, {"five": 64, "all": 64}, 128, 104, 10),
+    "paper": FilterSize(2000, {"five": 400, "all": 154}, 1000, 104, 10),
 }
 
 
 @dataclass(frozen=True)
-class About:
+class FilterQuestion:
     """What was asked, of which model: the first test list and the items that it asks for among it."""
 
     model: str
@@ -75,7 +75,9 @@ class About:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: Model, tasks: Mapping[str, FilteringTask], phrasing: str, size: str, seed: int) -> About:
+    def of(
+        cls, model: Model, tasks: Mapping[str, FilteringTask], phrasing: str, size: str, seed: int
+    ) -> FilterQuestion:
         """What is known before anything is run."""
         categories = {name: tuple(category.name for category in task.categories) for name, task in tasks.items()}
         first = tasks["five"].test[0].text
@@ -83,7 +85,7 @@ class About:
         return cls(model.name, phrasing, size, seed, categories, first.text, answer)
 
     @classmethod
-    def read(cls, known: Mapping[str, Any]) -> About:
+    def read(cls, known: Mapping[str, Any]) -> FilterQuestion:
         """From the JSON of a study's folder."""
         categories = {name: tuple(own) for name, own in known["categories"].items()}
         lists = {"categories": categories, "answer": tuple(known["answer"]), "notes": tuple(known["notes"])}
@@ -94,7 +96,7 @@ class About:
 class FilterStudy:
     """What was found: heads, and for both sets of categories features and their proofs."""
 
-    about: About
+    about: FilterQuestion
     scores: HeadScores
     scopes: dict[str, Scope]
 
@@ -102,7 +104,7 @@ class FilterStudy:
     def load(cls, folder: str | os.PathLike[str]) -> FilterStudy:
         """A finished study from its folder, without the model."""
         place = Path(folder)
-        about, job = read_finished(place, KIND, About.read)
+        about, job = read_finished(place, KIND, FilterQuestion.read)
         scopes = {name: _load_scope(place, job, name, own) for name, own in about.categories.items()}
         return cls(about, load_part(place, job, "heads", HeadScores.load), scopes)
 
@@ -164,7 +166,7 @@ def study_filter(
     }  # fmt: skip
     template = template_of(model, tasks[SEARCHED].chat)
     job = job_of(model, numbers, _prompts(tasks), phrasing=phrasing, seed=seed, **template)
-    about = About.of(model, tasks, phrasing, size, seed)
+    about = FilterQuestion.of(model, tasks, phrasing, size, seed)
     parts = Parts.open(folder, KIND, job, asdict(about))
     common: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
     scores = _scores(parts, model, tasks[SEARCHED], common)
@@ -229,7 +231,7 @@ def _scope(
     name: str,
     task: FilteringTask,
     heads: Sequence[Head],
-    numbers: Size,
+    numbers: FilterSize,
     seed: int,
     common: dict[str, Any],
 ) -> Scope:

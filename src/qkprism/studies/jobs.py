@@ -12,10 +12,10 @@ from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
 from qkprism.verbs.inputs import versions
 
-Size = TypeVar("Size")
+StudySize = TypeVar("StudySize")
 
 
-def size_of(sizes: Mapping[str, Size], name: str) -> Size:
+def size_of(sizes: Mapping[str, StudySize], name: str) -> StudySize:
     """How many prompts a study of this size runs."""
     if name not in sizes:
         raise QKPrismError(f"{name!r} is not a size of this study. Use one of {', '.join(sizes)}.")

@@ -30,7 +30,7 @@ class Saved(Protocol):
     def save(self, folder: str | os.PathLike[str]) -> Path: ...
 
 
-Part = TypeVar("Part", bound=Saved)
+SavedPart = TypeVar("SavedPart", bound=Saved)
 Known = TypeVar("Known")
 
 
@@ -59,10 +59,10 @@ class Parts:
     def get(
         self,
         name: str,
-        compute: Callable[[], Part],
-        load: Callable[[Path], Part],
+        compute: Callable[[], SavedPart],
+        load: Callable[[Path], SavedPart],
         more: Mapping[str, Any] | None = None,
-    ) -> Part:
+    ) -> SavedPart:
         """A part from the folder if it is of this job, else computed and kept; `more` is what it alone depends on.
 
         It is read from the folder in either case: a study that goes on has what one that was taken up has, and tensors
@@ -116,9 +116,9 @@ def load_part(
     folder: Path,
     job: Mapping[str, Any],
     name: str,
-    load: Callable[[Path], Part],
+    load: Callable[[Path], SavedPart],
     more: Mapping[str, Any] | None = None,
-) -> Part:
+) -> SavedPart:
     """A finished part of a study, if it is of this job."""
     stamp = folder / f"{name}.job"
     if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != _digest({**job, **(more or {})}):

@@ -8,7 +8,7 @@ from qkprism.errors import QKPrismError
 
 
 @dataclass(frozen=True)
-class Preset:
+class StudyPreset:
     """What a study of a model is run with, where nothing else is asked for."""
 
     model: str
@@ -18,13 +18,13 @@ class Preset:
 
 
 PRESETS = {
-    "smollm2": Preset("smollm2"),
-    "llama3.1-8b": Preset("meta-llama/Llama-3.1-8B-Instruct", "bfloat16", "chat", "paper"),
-    "qwen3-4b": Preset("Qwen/Qwen3-4B-Instruct-2507", "bfloat16", "chat", "paper"),
+    "smollm2": StudyPreset("smollm2"),
+    "llama3.1-8b": StudyPreset("meta-llama/Llama-3.1-8B-Instruct", "bfloat16", "chat", "paper"),
+    "qwen3-4b": StudyPreset("Qwen/Qwen3-4B-Instruct-2507", "bfloat16", "chat", "paper"),
 }
 
 
-def preset_named(name: str) -> Preset:
+def preset_named(name: str) -> StudyPreset:
     """A preset by its name."""
     if name not in PRESETS:
         raise QKPrismError(f"{name!r} is not a preset. Use one of {', '.join(PRESETS)}.")

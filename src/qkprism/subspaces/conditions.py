@@ -28,7 +28,7 @@ from torch import Tensor
 
 from qkprism.controls import ControlName
 from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_covariances
-from qkprism.core.metrics import Factor, factor, identity_like, key_covariance
+from qkprism.core.metrics import MetricRoot, factor, identity_like, key_covariance
 from qkprism.core.moments import Moments
 from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
 from qkprism.errors import QKPrismError
@@ -236,13 +236,13 @@ def _permuted(moments: Moments, centred: bool) -> Float64[Tensor, "shuffle head 
     return torch.cat([shuffled_covariances(moments, centred=centred), flipped_covariances(moments, centred=centred)])
 
 
-def _directions(shared: Factor, covariance: Float64[Tensor, "d_head d_head"], rank: int) -> Columns:
+def _directions(shared: MetricRoot, covariance: Float64[Tensor, "d_head d_head"], rank: int) -> Columns:
     """The leading whitened key directions of dC."""
     return torch.linalg.svd(shared.whiten(covariance))[2].mT[:, :rank]
 
 
 def _subspaces(
-    shared: Factor, columns: Mapping[str, Columns], method: Method, groups: Groups
+    shared: MetricRoot, columns: Mapping[str, Columns], method: Method, groups: Groups
 ) -> tuple[dict[str, Subspace], bool]:
     """The subspace of every group of features, and whether they could be told apart."""
     parts = None if method == "raw" else oblique(shared, [*columns.values()])[0]
@@ -257,7 +257,7 @@ def _subspaces(
 
 
 def _drawn(
-    shared: Factor,
+    shared: MetricRoot,
     within: Float64[Tensor, "d_head d_head"],
     ranks: Mapping[str, int],
     method: Method,

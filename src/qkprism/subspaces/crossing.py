@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from qkprism.heads import HeadLike
-from qkprism.results.projections import Label, Projections
+from qkprism.results.projections import LabelOrNone, Projections
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Crossing:
     """
 
     head: str
-    labels: tuple[Label, ...]
+    labels: tuple[LabelOrNone, ...]
     before: Float64[Tensor, "asked target"]
     after: Float64[Tensor, "asked target"]
     error: Float64[Tensor, "asked target"]

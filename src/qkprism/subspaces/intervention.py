@@ -27,7 +27,7 @@ _CHUNK = 4096
 
 
 @dataclass(frozen=True)
-class Scene:
+class EditRows:
     """The query rows of some examples in some heads, with all keys that they see and the two that are edited."""
 
     logits: Logits
@@ -38,7 +38,7 @@ class Scene:
 
 
 def measure_edits(
-    scene: Scene, conditions: Mapping[Head, Conditions], edit: Edit
+    scene: EditRows, conditions: Mapping[Head, Conditions], edit: Edit
 ) -> Float64[Tensor, "measure example head condition"]:
     """Every measure of `core/rows.py` for every example, head and condition."""
     before = read_row(scene.logits.final, scene.places, scene.logits.sink)
@@ -55,7 +55,7 @@ def measure_edits(
 
 
 def key_changes(
-    scene: Scene, conditions: Mapping[Head, Conditions], edit: Edit
+    scene: EditRows, conditions: Mapping[Head, Conditions], edit: Edit
 ) -> Float64[Tensor, "condition example head"]:
     """q^T (change of the original key) under every condition."""
     each = torch.arange(len(scene.query), device=scene.query.device)
@@ -68,7 +68,7 @@ def key_changes(
 
 
 def query_changes(
-    scene: Scene, conditions: Mapping[Head, Conditions], edit: Edit
+    scene: EditRows, conditions: Mapping[Head, Conditions], edit: Edit
 ) -> Float64[Tensor, "condition example head token"]:
     """(change of the query)^T k for every key, under every condition."""
     changes = [
@@ -98,13 +98,13 @@ class Attending:
     marked: Bool[Tensor, "example token"] | None = None
     weight: Float[Tensor, " example"] | None = None
 
-    def scene(self, part: slice, scaling: float) -> Scene:
+    def scene(self, part: slice, scaling: float) -> EditRows:
         """Some of the examples."""
         query, key = self.query[part, None].double(), self.key[part, None].double()
         product = einsum(query, key, "example head d, example head token d -> example head token") * scaling
         marked = torch.ones_like(product[:, 0], dtype=torch.bool) if self.marked is None else self.marked[part]
         places = Places(self.original[part], self.target[part], marked)
-        return Scene(Logits.of(product, product), places, query, key, scaling)
+        return EditRows(Logits.of(product, product), places, query, key, scaling)
 
 
 def intervene_vectors(

@@ -22,7 +22,7 @@ from qkprism.core.clusters import nearest_centroid, silhouettes
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.results.effects import Effects, HeadSums
 from qkprism.results.features import Features
-from qkprism.results.projections import Label, Projections
+from qkprism.results.projections import LabelOrNone, Projections
 from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, layer_conditions, methods_of
 
 ACCURACY, SILHOUETTE = "accuracy", "silhouette"
@@ -75,7 +75,7 @@ class Heldout:
     few: int
 
 
-def numbered(*values: Sequence[Label]) -> list[Int[Tensor, " key"]]:
+def numbered(*values: Sequence[LabelOrNone]) -> list[Int[Tensor, " key"]]:
     """The same values by number, the same in all lists."""
     known = {value: i for i, value in enumerate(dict.fromkeys(value for own in values for value in own))}
     return [torch.tensor([known[value] for value in own]) for own in values]

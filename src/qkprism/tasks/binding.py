@@ -115,7 +115,7 @@ def binding(
     varied = _numbered(changeable(train, n_train, _rng(seed, "twins")))
 
     def contrast(name: str, drawn: tuple[tuple[int, Drawn], ...], twins: Callable[[Drawn], Twins]) -> Contrast:
-        examples = Written(drawn, _Writer(name, world, ways, twins).write)
+        examples = Written(drawn, _SceneWriter(name, world, ways, twins).write)
         return Contrast(name, examples, f"binding, {world.name}, {ways.name}")
 
     return BindingTask(
@@ -145,7 +145,7 @@ def _rng(seed: int, name: str) -> Random:
 
 
 @dataclass(frozen=True)
-class _Writer(Generic[Drawn]):
+class _SceneWriter(Generic[Drawn]):
     """Scenes in words, as examples of one contrast, which are written when they are asked for."""
 
     name: str

@@ -128,7 +128,7 @@ def _rng(seed: int, name: str) -> Random:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _DrawnList:
     """One list: its items in their order and the category of each, which category is asked for, and the target."""
 
     source: str
@@ -152,23 +152,23 @@ class _Lists:
         """Every category is asked for equally often."""
         return self.contrast(name, self.draw(name, balanced(self.categories, count, rng), rng))
 
-    def contrast(self, name: str, drawn: Iterable[_Drawn], what: str = "") -> Contrast:
+    def contrast(self, name: str, drawn: Iterable[_DrawnList], what: str = "") -> Contrast:
         """Lists in words, written when they are asked for."""
         return Contrast(name, Written(tuple(drawn), self.write), f"filtering, {what or f'{name}, {self.listing.name}'}")
 
-    def draw(self, name: str, asked: Iterable[Category], rng: Random) -> list[_Drawn]:
+    def draw(self, name: str, asked: Iterable[Category], rng: Random) -> list[_DrawnList]:
         """A list for each category asked for."""
         return [self._draw(f"{name}:{number}", category, rng) for number, category in enumerate(asked, start=1)]
 
-    def _draw(self, source: str, asked: Category, rng: Random) -> _Drawn:
+    def _draw(self, source: str, asked: Category, rng: Random) -> _DrawnList:
         others = rng.sample(_company(asked, self.categories), self.n_categories - 1)
         drawn = [(item, c.name) for c in (asked, *others) for item in rng.sample(self.items[c.name], self.n_items)]
         target = rng.choice(drawn[self.n_items :])[0]
         rng.shuffle(drawn)
         items, categories = zip(*drawn, strict=True)
-        return _Drawn(source, asked.name, items, categories, target)
+        return _DrawnList(source, asked.name, items, categories, target)
 
-    def write(self, drawn: _Drawn) -> Example:
+    def write(self, drawn: _DrawnList) -> Example:
         """The list in words, its items marked as keys."""
         text, keys = self.listing.opening, list[Span]()
         for item, category in zip(drawn.items, drawn.categories, strict=True):

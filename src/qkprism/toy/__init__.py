@@ -9,7 +9,7 @@ from qkprism.toy.loading import load_study
 from qkprism.toy.portrait import Depth
 from qkprism.toy.results import Study
 from qkprism.toy.studying import study
-from qkprism.toy.task import Task
+from qkprism.toy.task import ToyTask
 from qkprism.toy.training import train
 
 __all__ = [
@@ -17,8 +17,8 @@ __all__ = [
     "Depth",
     "Sampling",
     "Study",
-    "Task",
     "ToyHead",
+    "ToyTask",
     "decompose_heads",
     "few_cells",
     "load_study",

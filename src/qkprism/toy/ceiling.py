@@ -22,10 +22,10 @@ from math import comb, factorial, lgamma, log
 
 import torch
 
-from qkprism.toy.task import Task
+from qkprism.toy.task import ToyTask
 
 
-def bayes_ceiling(task: Task) -> float:
+def bayes_ceiling(task: ToyTask) -> float:
     """The accuracy of the best answer, without noise."""
     if task.variant == "continuous":
         return 1.0
@@ -37,7 +37,7 @@ def bayes_ceiling(task: Task) -> float:
     return total
 
 
-def dot_product_ceiling(task: Task, d_head: int) -> float:
+def dot_product_ceiling(task: ToyTask, d_head: int) -> float:
     """What a head with sharp attention by a dot product can reach, without noise.
 
     In the discrete task all latents are equally long, and with a dimension for each of them the ceiling is Bayes'.

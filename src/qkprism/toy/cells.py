@@ -11,7 +11,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
-from qkprism.toy.task import DEFAULT, Maps, Preset, Samples, Task, Variant, embed_payloads, embed_selector, stream
+from qkprism.toy.task import (
+    DEFAULT,
+    Maps,
+    NoisePreset,
+    Samples,
+    ToyTask,
+    Variant,
+    embed_payloads,
+    embed_selector,
+    stream,
+)
 
 RANKS = {8: range(2, 7), 16: range(4, 13)}
 
@@ -20,7 +30,7 @@ RANKS = {8: range(2, 7), 16: range(4, 13)}
 class Cell:
     """One head to train: its task, size and seed."""
 
-    task: Task
+    task: ToyTask
     d_head: int
     seed: int = 0
 
@@ -40,7 +50,7 @@ class Cell:
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> Cell:
         """The cell that `dataclasses.asdict` put in a manifest."""
-        return cls(Task(**state["task"]), state["d_head"], state["seed"])
+        return cls(ToyTask(**state["task"]), state["d_head"], state["seed"])
 
     def __str__(self) -> str:
         task = self.task
@@ -53,14 +63,14 @@ def paper_grid(
     seeds: Sequence[int] = (0,),
     variants: Sequence[Variant] = get_args(Variant),
     d_heads: Sequence[int] = tuple(RANKS),
-    preset: Preset = DEFAULT,
+    preset: NoisePreset = DEFAULT,
 ) -> tuple[Cell, ...]:
     """The cells of the paper: 25 of d_head 8 and 81 of d_head 16, for each variant and seed."""
     if unknown := [d_head for d_head in d_heads if d_head not in RANKS]:
         known = " and ".join(map(str, RANKS))
         raise QKPrismError(f"The paper has no heads of d_head {unknown[0]}: its grid has {known}. Give cells instead.")
     return tuple(
-        Cell(Task(variant, r1, r2, preset), d_head, seed)
+        Cell(ToyTask(variant, r1, r2, preset), d_head, seed)
         for seed in seeds
         for variant in variants
         for d_head in d_heads
@@ -69,10 +79,10 @@ def paper_grid(
     )
 
 
-def few_cells(seed: int = 0, preset: Preset = DEFAULT) -> tuple[Cell, ...]:
+def few_cells(seed: int = 0, preset: NoisePreset = DEFAULT) -> tuple[Cell, ...]:
     """A few small heads of both variants, with room, on the boundary and superposed: for a first look, in seconds."""
     ranks = ((2, 3), (3, 3), (3, 4), (4, 4), (5, 5))
-    return tuple(Cell(Task(variant, *pair, preset), 8, seed) for variant in get_args(Variant) for pair in ranks)
+    return tuple(Cell(ToyTask(variant, *pair, preset), 8, seed) for variant in get_args(Variant) for pair in ranks)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from qkprism.core.feature import Choices
 from qkprism.core.moments import Moments, Plan, accumulate, assign_folds, make_plan, reduce_keys
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.results.features import Features, Layer
+from qkprism.results.features import Features, LayerMoments
 from qkprism.toy.cells import ToyHead
 from qkprism.toy.samples import LATENTS, Latent, Negatives, check_correlation, check_negatives, draw_contrast
 from qkprism.toy.task import stream
@@ -70,7 +70,7 @@ def decompose_heads(
         latent: stacked_moments([contrast_vectors(head, latent, sampling) for head in heads]) for latent in LATENTS
     }
     names = tuple(Head(0, i) for i in range(len(heads)))
-    layer = Layer(names, heads[0].cell.d_head ** -0.5, moments)
+    layer = LayerMoments(names, heads[0].cell.d_head ** -0.5, moments)
     return Features.from_moments({0: layer}, choices, {"contrasts": {name: {} for name in LATENTS}})
 
 

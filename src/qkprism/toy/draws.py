@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from qkprism.toy.bank import Draws
 from qkprism.toy.samples import to_variant
-from qkprism.toy.task import Task, Variant, stream
+from qkprism.toy.task import ToyTask, Variant, stream
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Deal:
     original: Int[Tensor, " sample"]
 
 
-def deal(task: Task, rank: int, n: int, *key: int | str) -> Deal:
+def deal(task: ToyTask, rank: int, n: int, *key: int | str) -> Deal:
     """A batch of n samples for all tasks of one size with ranks up to `rank`."""
     of_latents, of_rest = stream("latents", *key), stream("rest", *key)
     # rank first: a larger bank only adds rows

@@ -19,10 +19,10 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.core.rows import Logits, Places, Row, after_key_edit, read_row
-from qkprism.subspaces.intervention import Attending, Scene
+from qkprism.subspaces.intervention import Attending, EditRows
 from qkprism.toy.cells import ToyHead
 from qkprism.toy.samples import LATENTS, Latent, differ_in_sign, draw_signs, take
-from qkprism.toy.task import Maps, Samples, Task
+from qkprism.toy.task import Maps, Samples, ToyTask
 
 Target = Literal["given", "z1", "z2"]
 PAIR = 2
@@ -32,7 +32,7 @@ PAIR = 2
 class Editable:
     """Attention rows of one head, and by how much the latents of original and target differ."""
 
-    scene: Scene
+    scene: EditRows
     moved: Mapping[Latent, Float[Tensor, "sample latent_rank"]]
 
     @cached_property
@@ -75,7 +75,7 @@ def draw_editable(head: ToyHead, target: Target, n: int, random: torch.Generator
     return Editable(scene, {"z1": z1[:, 1] - z1[:, 0], "z2": z2[:, 1] - z2[:, 0]})
 
 
-def _pair(task: Task, target: Target, n: int, random: torch.Generator) -> list[Tensor]:
+def _pair(task: ToyTask, target: Target, n: int, random: torch.Generator) -> list[Tensor]:
     """z1 and z2 of original and target; a matched target differs in its latent and in nothing else."""
     found = [_latents(task, (n, PAIR, rank), random) for rank in task.ranks]
     if target != "given":
@@ -85,12 +85,12 @@ def _pair(task: Task, target: Target, n: int, random: torch.Generator) -> list[T
     return found
 
 
-def _latents(task: Task, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+def _latents(task: ToyTask, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
     return draw_signs(shape, random) if task.variant == "discrete" else torch.randn(shape, generator=random)
 
 
 def _others(
-    task: Task, maps: Maps, met: Float[Tensor, "sample width"], payload: Tensor, random: torch.Generator
+    task: ToyTask, maps: Maps, met: Float[Tensor, "sample width"], payload: Tensor, random: torch.Generator
 ) -> Float[Tensor, "sample other"]:
     """The logits of all other tokens, which the query meets in u = `met`."""
     named, spread = met @ maps.key, maps.noise * met.norm(dim=1, keepdim=True)
@@ -106,8 +106,8 @@ def _meet(tokens: Float[Tensor, "sample token d"], vector: Float[Tensor, "sample
     return (tokens @ vector[:, :, None])[..., 0]
 
 
-def _scene(query: Tensor, key: Tensor, logits: Tensor, scaling: float) -> Scene:
+def _scene(query: Tensor, key: Tensor, logits: Tensor, scaling: float) -> EditRows:
     product = logits[:, None].double() * scaling
     first = torch.zeros(len(query), dtype=torch.long)
     places = Places(first, first + 1, torch.ones(logits.shape, dtype=torch.bool))
-    return Scene(Logits.of(product, product), places, query[:, None].double(), key[:, None].double(), scaling)
+    return EditRows(Logits.of(product, product), places, query[:, None].double(), key[:, None].double(), scaling)

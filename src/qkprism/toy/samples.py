@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
-from qkprism.toy.task import Samples, Task, Variant
+from qkprism.toy.task import Samples, ToyTask, Variant
 
 Latent = Literal["z1", "z2"]
 LATENTS: tuple[Latent, ...] = get_args(Latent)
@@ -78,7 +78,7 @@ def check_negatives(negatives: str) -> None:
     _known("negatives", negatives, get_args(Negatives))
 
 
-def draw_samples(task: Task, n: int, random: torch.Generator, *, correlation: float = 0.0) -> Samples:
+def draw_samples(task: ToyTask, n: int, random: torch.Generator, *, correlation: float = 0.0) -> Samples:
     """Samples as the head is trained and tested on; the target is any other token."""
     z1 = draw_latents(task.variant, (n, task.tokens, task.r1), random)
     z2 = draw_given(task.variant, z1, task.r2, correlation, random)
@@ -98,7 +98,7 @@ def draw_samples(task: Task, n: int, random: torch.Generator, *, correlation: fl
 
 
 def draw_contrast(
-    task: Task,
+    task: ToyTask,
     latent: Latent,
     n: int,
     random: torch.Generator,

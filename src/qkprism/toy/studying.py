@@ -33,8 +33,8 @@ from qkprism.toy.portrait import KINDS, QUICK_SWAPS, Depth, Portrait, portray
 from qkprism.toy.protocols import Protocol, protocol_named
 from qkprism.toy.results import Study
 from qkprism.toy.tables import kept
-from qkprism.toy.task import Task, Variant
-from qkprism.toy.training import Progress, check_cells, train
+from qkprism.toy.task import ToyTask, Variant
+from qkprism.toy.training import TrainingProgress, check_cells, train
 
 MOST_REBASED = 12_800  # samples of a swap in a rebased head
 Say = Callable[[str], None]
@@ -50,7 +50,7 @@ def study(
     protocol: str | Protocol = "fast",
     sampling: Sampling | None = None,
     depth: Depth | None = None,
-    progress: Progress | None = None,
+    progress: TrainingProgress | None = None,
     say: Say | None = None,
 ) -> Study:
     """Train the grid of the paper, or other cells, and measure all there is to know; what is in the folder is kept.
@@ -67,13 +67,13 @@ def study(
     told(f"training {len(every)} heads")
     trained = train(every, protocol, folder=Path(folder) / "heads", progress=progress)
     usual = Depth(QUICK_SWAPS) if protocol_named(protocol).name == "quick" else Depth()
-    work = _Work(Path(folder), sampling or Sampling(), depth or usual, told)
+    work = _ToyWork(Path(folder), sampling or Sampling(), depth or usual, told)
     heads = {cell: trained[cell] for cell in chosen}
     return work.study(heads, [trained[cell] for cell in pictured])
 
 
 @dataclass(frozen=True)
-class _Work:
+class _ToyWork:
     """The parts that follow the training, each kept in a folder of its own."""
 
     place: Path
@@ -145,6 +145,6 @@ def _pictured(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """The paper's cells with its grid; else a cell of each variant, with three dimensions of z1 if there is one."""
     seed, preset = min(cell.seed for cell in cells), cells[0].task.preset
     if set(paper_grid(seeds=(seed,), preset=preset)) <= set(cells):
-        return tuple(Cell(Task(variant, *PICTURED, preset), 16, seed) for variant in get_args(Variant))
+        return tuple(Cell(ToyTask(variant, *PICTURED, preset), 16, seed) for variant in get_args(Variant))
     ordered = sorted(cells, key=lambda cell: (cell.task.r1 != 3, cell.superposed))
     return tuple({cell.task.variant: cell for cell in reversed(ordered)}.values())

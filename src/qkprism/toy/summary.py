@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qkprism.toy.results import Study
 
 ROOM = ("below", "equal", "above")  # r1 + r2, compared with d_head
-Kind = tuple[str, str, int, int]
+HeadKind = tuple[str, str, int, int]
 
 
 def summarise(study: Study) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def summarise(study: Study) -> list[dict[str, Any]]:
     ]
 
 
-def _kind(cell: Cell) -> Kind:
+def _kind(cell: Cell) -> HeadKind:
     over = sum(cell.task.ranks) - cell.d_head
     return cell.task.setting, cell.task.variant, cell.d_head, (over >= 0) + (over > 0)
 
@@ -50,12 +50,12 @@ def _accuracy(scores: Sequence[HeadScore]) -> dict[str, float]:
     return {"heads": len(scores), **means}
 
 
-def _exact(portrait: Portrait, kind: Kind, rule: str) -> str:
+def _exact(portrait: Portrait, kind: HeadKind, rule: str) -> str:
     hits = [getattr(row, rule) == row.true for row in portrait.recovered if _kind(row.cell) == kind]
     return f"{sum(hits)}/{len(hits)}"
 
 
-def _off(portrait: Portrait, kind: Kind, method: str) -> float:
+def _off(portrait: Portrait, kind: HeadKind, method: str) -> float:
     wanted = ("given", "feature", method, "z1")
     return average(
         row.off_truth

@@ -25,9 +25,9 @@ from torch import Tensor
 from qkprism.errors import QKPrismError
 
 Variant = Literal["discrete", "continuous"]
-Preset = Literal["paper", "calibrated"]
-NOISE: dict[Preset, float] = {"paper": 1.0, "calibrated": 0.01}
-DEFAULT: Preset = "calibrated"
+NoisePreset = Literal["paper", "calibrated"]
+NOISE: dict[NoisePreset, float] = {"paper": 1.0, "calibrated": 0.01}
+DEFAULT: NoisePreset = "calibrated"
 SCALES = ("noise", "latent_scale", "payload_scale")
 
 
@@ -38,7 +38,7 @@ def stream(*key: int | str) -> torch.Generator:
 
 
 @dataclass(frozen=True, repr=False)
-class Task:
+class ToyTask:
     """One setting of the task: variant and ranks of the latents, and the sizes that the paper keeps fixed.
 
     `noise`, `latent_scale` and `payload_scale` are standard deviations: of the noise, and of the entries of the maps
@@ -48,7 +48,7 @@ class Task:
     variant: Variant
     r1: int
     r2: int
-    preset: Preset = DEFAULT
+    preset: NoisePreset = DEFAULT
     tokens: int = 16
     payloads: int = 10
     width: int = 32
@@ -57,7 +57,7 @@ class Task:
     payload_scale: float | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("variant", get_args(Variant)), ("preset", get_args(Preset))):
+        for name, allowed in (("variant", get_args(Variant)), ("preset", get_args(NoisePreset))):
             if getattr(self, name) not in allowed:
                 raise QKPrismError(f"{name}={getattr(self, name)!r} is not known. Use {' or '.join(allowed)}.")
         if min(self.r1, self.r2, self.width) < 1 or self.tokens < 2 or self.payloads < 2:
@@ -116,7 +116,7 @@ class Maps:
     noise: float
 
     @classmethod
-    def draw(cls, task: Task, seed: int) -> Maps:
+    def draw(cls, task: ToyTask, seed: int) -> Maps:
         """The maps of a task and a seed."""
         random = stream("maps", repr(task), seed)
 

@@ -21,8 +21,8 @@ from qkprism.toy.protocols import Protocol, protocol_named
 from qkprism.toy.stack import Stack, evaluate, largest_rank
 from qkprism.toy.store import Store
 
-Heads = Mapping[Cell, ToyHead]
-Progress = Callable[[int, int], None]
+TrainedHeads = Mapping[Cell, ToyHead]
+TrainingProgress = Callable[[int, int], None]
 
 
 def train(
@@ -30,8 +30,8 @@ def train(
     protocol: str | Protocol = "fast",
     *,
     folder: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Heads:
+    progress: TrainingProgress | None = None,
+) -> TrainedHeads:
     """Train a head for each cell; `progress` is told the steps taken and the number of cells still in training.
 
     With a folder, the heads are saved there, finished ones are not trained again, and training that was cut short
@@ -68,7 +68,7 @@ def _stacks(cells: Sequence[Cell]) -> list[Stack]:
 
 
 def _run(
-    stacks: Sequence[Stack], protocol: Protocol, taken: int, store: Store | None, progress: Progress | None
+    stacks: Sequence[Stack], protocol: Protocol, taken: int, store: Store | None, progress: TrainingProgress | None
 ) -> None:
     everyone = [cell for stack in stacks for cell in stack.cells]
     task, rank = everyone[0].task, largest_rank(everyone)

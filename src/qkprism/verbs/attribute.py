@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.capture.readers import read_together
-from qkprism.capture.rows import Reading, read_logits
+from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
 from qkprism.contrasts import Contrast, Example, Text
 from qkprism.core.splitting import Split, split_of
@@ -145,7 +145,7 @@ def _text(text: str | Text | Example) -> Text:
 def _attribute_text(model: Model, text: Text, features: Features, head: Head, split: Split) -> Attribution:
     encoded = _encode_one(model, text, features)
     site, rows = sites_of(model, [head])[head.layer], torch.tensor([encoded.query])
-    found: list[tuple[Reading, Tensor]] = []
+    found: list[tuple[QueryRows, Tensor]] = []
 
     def visit(call: AttentionCall) -> None:
         found.append((read_logits(call, site, rows), call.attention([head.index], rows)[0, 0, 0].cpu().double()))
@@ -221,7 +221,7 @@ def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, .
 
 
 @dataclass
-class _Tally:
+class _TermTally:
     """Adds up the terms of one layer's heads, once a batch is complete."""
 
     site: Site
@@ -267,7 +267,7 @@ class AttributionsReader:
 
     examples: Sequence[EncodedExample]
     splits: Mapping[Head, Split]
-    tallies: Mapping[int, _Tally]
+    tallies: Mapping[int, _TermTally]
     rope: Frame
     provenance: Mapping[str, Any]
 
@@ -278,7 +278,7 @@ class AttributionsReader:
         # The default order of a sequential split goes by rank and differs from head to head; a table has one order.
         names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
         told = {head: split.in_order(names) for head, split in splits.items()}
-        tallies = {layer: _Tally(site, told) for layer, site in sites_of(model, [*splits]).items()}
+        tallies = {layer: _TermTally(site, told) for layer, site in sites_of(model, [*splits]).items()}
         rope = features.provenance["options"]["rope"]
         return cls(examples, splits, tallies, rope, _provenance(model, features))
 

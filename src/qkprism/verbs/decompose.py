@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 from qkprism.capture.batching import Batches
 from qkprism.capture.checkpoint import KIND as CHECKPOINT
 from qkprism.capture.checkpoint import Checkpoint
-from qkprism.capture.passes import Census, Marked, Pass, passes_of
+from qkprism.capture.passes import Census, MarkedContrast, Pass, passes_of
 from qkprism.capture.sites import Site, sites_of
 from qkprism.capture.streaming import stream_moments
 from qkprism.contrasts import Contrast
@@ -38,7 +38,7 @@ from qkprism.options import (
     choice,
 )
 from qkprism.progress import bar
-from qkprism.results.features import Features, Layer
+from qkprism.results.features import Features, LayerMoments
 from qkprism.runs import check_place
 from qkprism.verbs.inputs import Contrasts, Heads, checked, encoder_for, heads_of, named_contrasts, provenance_of
 from qkprism.verbs.recipes import Recipe
@@ -151,7 +151,7 @@ def _decompose(
     with bar(sum(map(len, encoded.values())), "examples encoded", progress) as tick:
         census = {name: Census.of(checked(model, own, chosen, tick), named[name]) for name, own in encoded.items()}
     marked = {
-        (name, reading): Marked.of(f"{name}/{reading}", encoded[name], census[name], reading, seed)
+        (name, reading): MarkedContrast.of(f"{name}/{reading}", encoded[name], census[name], reading, seed)
         for name, reading in wanted
     }
     for own in jobs.values():
@@ -221,13 +221,13 @@ class _Job:
                 found[name].append(Note(f"{name!r} has no twins: reading={self.reading!r} has no effect on it."))
         return found
 
-    def layer(self, site: Site, sums: Mapping[str, Mapping[int, Moments]], number: int) -> Layer:
+    def layer(self, site: Site, sums: Mapping[str, Mapping[int, Moments]], number: int) -> LayerMoments:
         """The moments of this recipe in one layer."""
         own = {name: sums["/".join(source)][number] for name, source in self.sources.items()}
-        return Layer(site.heads, site.scaling, own)
+        return LayerMoments(site.heads, site.scaling, own)
 
 
-def _check_possible(choices: Choices, marked: Mapping[str, Marked], sites: Mapping[int, Site]) -> None:
+def _check_possible(choices: Choices, marked: Mapping[str, MarkedContrast], sites: Mapping[int, Site]) -> None:
     """Refuse before the pass what would fail after it."""
     d_head = max(site.d_head for site in sites.values())
     if isinstance(choices.rank, int) and choices.rank > min(site.d_head for site in sites.values()):

@@ -27,7 +27,7 @@ Contrasts = Contrast | Place | Sequence[Contrast | Place] | Mapping[str, Contras
 Examples = Contrast | Place | Iterable[Example] | Example
 RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "position", "token", "mark", "given"}
 REMEMBERED = 20_000  # examples of a contrast whose texts features remember
-Result = TypeVar("Result", bound=Any)  # a frozen dataclass with notes
+Noted = TypeVar("Noted", bound=Any)  # a frozen dataclass with notes
 Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
 
 
@@ -227,7 +227,7 @@ def without_texts(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {**provenance, "contrasts": told} if told else dict(provenance)
 
 
-def noted(result: Result, features: Features | Mapping[str, Features], examples: object) -> Result:
+def noted(result: Noted, features: Features | Mapping[str, Features], examples: object) -> Noted:
     """A result with a note if it was measured on texts that the features were found on."""
     sets = [features] if isinstance(features, Features) else [*features.values()]
     found_on = {digest for own in sets for digest in _texts_behind(own)}

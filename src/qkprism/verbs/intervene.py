@@ -17,7 +17,7 @@ from qkprism.capture.readers import read_together
 from qkprism.capture.rows import read_logits
 from qkprism.capture.sites import Site, sites_of
 from qkprism.contrasts import Contrast, Example
-from qkprism.core.edits import Edit, Kind
+from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.rows import MEASURES, Places
 from qkprism.errors import QKPrismError
@@ -30,7 +30,7 @@ from qkprism.options import OUTCOMES, Frame, by_name, checked_seed, choice, name
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, Method, layer_conditions, methods_of
-from qkprism.subspaces.intervention import Scene, measure_edits
+from qkprism.subspaces.intervention import EditRows, measure_edits
 from qkprism.verbs.aims import Aims, all_aims
 from qkprism.verbs.inputs import (
     Examples,
@@ -53,7 +53,7 @@ def intervene(
     features: Features,
     *,
     heads: Heads = None,
-    edit: Edit | Kind = "swap",
+    edit: Edit | EditKind = "swap",
     outcome: Literal["attention", "logits"] = "attention",
     together: bool = True,
     rows: Literal["query", "all"] = "query",
@@ -72,7 +72,7 @@ def intervene(
     features: Mapping[str, Features],
     *,
     heads: Heads = None,
-    edit: Edit | Kind = "swap",
+    edit: Edit | EditKind = "swap",
     outcome: Literal["attention", "logits"] = "attention",
     together: bool = True,
     rows: Literal["query", "all"] = "query",
@@ -90,7 +90,7 @@ def intervene(
     features: Features | Mapping[str, Features],
     *,
     heads: Heads = None,
-    edit: Edit | Kind = "swap",
+    edit: Edit | EditKind = "swap",
     outcome: Literal["attention", "logits"] = "attention",
     together: bool = True,
     rows: Literal["query", "all"] = "query",
@@ -329,7 +329,7 @@ class Probe:
             rows = [i for i, example in enumerate(batch.examples) if example.index in aims]
             if rows:
                 places = places_of(batch, rows, aims).to(read.query.device)
-                scene = Scene(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling)
+                scene = EditRows(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling)
                 self.current[target, call.layer] = measure_edits(scene, own, self.edit).cpu()
 
     def keep(self, batch: Batch) -> None:

@@ -36,7 +36,7 @@ from qkprism.verbs.aims import ANSWER, Aim, Aims
 MEASURES = ("logit_change", "probability_original", "probability_target", "predicts_original", "predicts_target")
 TOKEN_BUDGET = {"cpu": 3072, "cuda": 32768}
 TRIAL = 8
-Rows = Literal["query", "all"]
+WhichRows = Literal["query", "all"]
 HARDLY = 0.05  # the probability below which a model hardly gives an answer
 NAMED = 3  # heads edited together that are still named one by one
 
@@ -49,7 +49,7 @@ def outcome_effects(
     edit: Edit,
     *,
     together: bool,
-    rows: Rows,
+    rows: WhichRows,
     features: Features,
     batch_size: int | None,
     provenance: Mapping[str, Any],
@@ -108,7 +108,7 @@ class _Runner:
     conditions: Mapping[Head, Conditions]
     edit: Edit
     sets: Sequence[Sequence[Head]]
-    rows: Rows
+    rows: WhichRows
     answers: Mapping[tuple[str, int], tuple[int, int]]
     rope: Frame
     chat: bool
@@ -154,7 +154,7 @@ def _name(heads: Sequence[Head]) -> str:
 
 
 def _cacheable(
-    model: Model, encoded: Sequence[EncodedExample], sets: Sequence[Sequence[Head]], rows: Rows, rope: Frame
+    model: Model, encoded: Sequence[EncodedExample], sets: Sequence[Sequence[Head]], rows: WhichRows, rope: Frame
 ) -> tuple[bool, frozenset[int]]:
     """Whether texts up to their queries can be cached, and the layers up to which blocks can; tried on some texts."""
     trial = _trial(encoded)
@@ -209,7 +209,7 @@ class _Editor:
     aims: Sequence[Aim]
     conditions: Mapping[Head, Conditions]
     edit: Edit
-    rows: Rows
+    rows: WhichRows
     answers: Int[Tensor, "example 2"]
 
     def measure(

@@ -16,7 +16,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from qkprism.capture.readers import read_together
-from qkprism.capture.rows import Reading, read_logits
+from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
 from qkprism.contrasts import Contrast
 from qkprism.core.edits import Edit
@@ -32,9 +32,9 @@ from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.results.features import Features
-from qkprism.results.validation import Check, Tally, Validation
+from qkprism.results.validation import TruthCheck, TruthTally, Validation
 from qkprism.subspaces.conditions import METHODS, Conditions, Method, layer_conditions
-from qkprism.subspaces.intervention import Scene, key_changes
+from qkprism.subspaces.intervention import EditRows, key_changes
 from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.verbs.inputs import Heads, heads_with_features, noted, sets_of, versions
 
@@ -299,11 +299,11 @@ class _PairReader:
         return taken
 
     def _edits(
-        self, base: Reading, row: int, keys: Sequence[EncodedKey], site: Site
+        self, base: QueryRows, row: int, keys: Sequence[EncodedKey], site: Site
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What all edits make of a base text, and its sequential parts."""
         logits = base.logits.pick([row])
-        scene = Scene(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling)
+        scene = EditRows(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling)
         before = read_row(logits.final, scene.places, logits.sink)
         edited, parts = {}, {}
         for name, own in self.sets.items():
@@ -340,7 +340,7 @@ def _over_keys(logits: Logits, keys: Sequence[EncodedKey]) -> tuple[Tensor, Tens
     return logits.final[0][:, at].cpu(), rest.cpu(), (product[:, at[0]] - product[:, at[1]]).cpu()
 
 
-def _gap_parts(forms: Tensor, scene: Scene, head: int) -> Float64[Tensor, " feature"]:
+def _gap_parts(forms: Tensor, scene: EditRows, head: int) -> Float64[Tensor, " feature"]:
     pair = torch.cat([scene.places.original, scene.places.target])
     parts = parts_of(forms, scene.query[:, head], scene.key[:, head, pair], scene.scaling)[:, 0]
     return (parts[:, 0] - parts[:, 1]).cpu()
@@ -361,7 +361,7 @@ class _Tallies:
     conditions: Mapping[str, Mapping[Head, _HeadConditions]]
     contrasts: Mapping[str, Sequence[str]]
     factors: tuple[str, ...]
-    found: dict[tuple[str, str, str, str], Tally] = field(default_factory=dict)
+    found: dict[tuple[str, str, str, str], TruthTally] = field(default_factory=dict)
 
     def add(self, bases: Sequence[_Base]) -> None:
         """Add all pairs of some base texts."""
@@ -406,12 +406,12 @@ class _Tallies:
         parts: Sequence[Float64[Tensor, ""]],
         place: int,
     ) -> None:
-        tally = self.found.setdefault(where, Tally.of(len(self.factors)))
+        tally = self.found.setdefault(where, TruthTally.of(len(self.factors)))
         tally.pairs.add(torch.stack(list(values), 1))
         if parts:
             tally.shared.add(torch.stack([*(true[:, place] for true in trues), torch.stack(list(parts))], 1))
 
-    def checks(self, head: Head) -> list[Check]:
+    def checks(self, head: Head) -> list[TruthCheck]:
         """In the order of the sets of features, then of their factors."""
         places = {name: i for i, name in enumerate(self.contrasts)}
         own = [where for where in self.found if where[2] == str(head)]
