@@ -9,9 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from planted import Lock, basis_change, orthonormal
 from qkprism import Edit, Head, QKPrismError, decompose_vector_sets
 from qkprism.core.edits import DELTAS, KINDS
+from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import key_covariance
 from qkprism.core.projectors import Subspace
-from qkprism.subspaces.conditions import METHODS, Condition, Conditions, combined, layer_conditions, methods_of
+from qkprism.subspaces.conditions import METHODS, Conditions, combined, layer_conditions, methods_of
 from qkprism.subspaces.intervention import Attending, key_changes, measure_edits, query_changes
 
 HEAD = Head(0, 0)

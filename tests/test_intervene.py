@@ -18,12 +18,12 @@ from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
 from qkprism.capture.sites import sites_of
 from qkprism.contrasts import Span, Text
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE
+from qkprism.core.effect_sums import Condition
 from qkprism.models import continuation
 from qkprism.models.blocks import skipping
 from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_exact
 from qkprism.models.encoding import encode
-from qkprism.subspaces.conditions import Condition
 from qkprism.verbs import outcomes
 from qkprism.verbs.aims import all_aims, given_aims
 from qkprism.verbs.intervene import conditions_of

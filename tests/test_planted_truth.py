@@ -5,9 +5,10 @@ import torch
 
 from planted import Lock, basis_change, swap
 from qkprism import Head, decompose_vector_sets
+from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
 from qkprism.results.effects import GIVEN
-from qkprism.subspaces.conditions import METHODS, Condition, layer_conditions
+from qkprism.subspaces.conditions import METHODS, layer_conditions
 from qkprism.subspaces.intervention import Attending, intervene_vectors
 
 SHARP = 3.5  # of the softmax, for a top attention of about 0.97

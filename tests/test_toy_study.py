@@ -11,6 +11,7 @@ import torch
 from planted import swap
 from qkprism import QKPrismError
 from qkprism.cli import main
+from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
 from qkprism.figures.toy import toy_figures
 from qkprism.figures.toy_swap_wall import swap_wall
@@ -18,7 +19,6 @@ from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page import toy as page
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
-from qkprism.subspaces.conditions import Condition
 from qkprism.toy import Cell, Depth, Sampling, ToyTask, few_cells, study
 from qkprism.toy.cells import untrained
 from qkprism.toy.editable import Editable, draw_editable

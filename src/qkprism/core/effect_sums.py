@@ -15,9 +15,18 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from qkprism.controls import BY_NAME
+from qkprism.controls import BY_NAME, ControlName
 from qkprism.core.means import Means
-from qkprism.subspaces.conditions import Condition
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One thing that is edited: the feature itself or a control; `none` and `full` belong to no feature."""
+
+    control: ControlName
+    feature: str = ""
+    method: str = ""
+    draw: int = 0
 
 
 @dataclass(frozen=True)

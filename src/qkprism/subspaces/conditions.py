@@ -28,6 +28,7 @@ from torch import Tensor
 
 from qkprism.controls import ControlName
 from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_covariances
+from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import MetricRoot, factor, identity_like, key_covariance
 from qkprism.core.moments import Moments
 from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
@@ -41,16 +42,6 @@ Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the
 DRAWS = 10
 _ALONE = "the contrast metric needs two or more contrasts"
 ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One thing that is edited: the feature itself or a control; `none` and `full` belong to no feature."""
-
-    control: ControlName
-    feature: str = ""
-    method: str = ""
-    draw: int = 0
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.edits import Edit
+from qkprism.core.effect_sums import Condition
 from qkprism.heads import Head
-from qkprism.subspaces.conditions import Condition, Conditions
+from qkprism.subspaces.conditions import Conditions
 from qkprism.subspaces.intervention import key_changes
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.editable import Editable, Target, draw_editable

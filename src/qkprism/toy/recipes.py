@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import Literal
 
 from qkprism.controls import BY_NAME
+from qkprism.core.effect_sums import Condition
 from qkprism.core.feature import Feature
 from qkprism.heads import Head
 from qkprism.results.features import Features
-from qkprism.subspaces.conditions import Condition, Conditions, layer_conditions
+from qkprism.subspaces.conditions import Conditions, layer_conditions
 from qkprism.toy.cells import ToyHead
 from qkprism.toy.contrasts import PAPER, Sampling, decompose_heads
 from qkprism.toy.samples import LATENTS
