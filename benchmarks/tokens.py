@@ -28,7 +28,7 @@ def main() -> None:
     tokenizer, size = qk.load("smollm2").tokenizer, SIZES[given.size]
     options = {"phrasing": given.phrasing, "tokenizer": tokenizer}
     task = qk.tasks.binding(n_search=size.search, n_train=size.train, n_test=size.test, **options)
-    encoder = Encoder.of(tokenizer, chat=task.chat)
+    encoder = Encoder.of(tokenizer, task.encoding)
 
     def rows(examples: Iterable[Example]) -> list[Row]:
         return [tuple(text.ids for text in example.texts) for example in encoder.encode(enumerate(examples))]

@@ -227,7 +227,7 @@ def test_command_line__a_bad_option_is_told_without_torch(tmp_path):
 
 def test_encoding__reaches_the_check_the_search_and_the_decomposition(run, place, monkeypatch):
     seen = []
-    monkeypatch.setattr(encoding, "encode", lambda *_, **options: seen.append(("check", options)) or [])
+    monkeypatch.setattr(encoding, "encode", lambda *given: seen.append(("check", {"encoding": given[2]})) or [])
     for name, module in (("find_heads", qkprism), ("decompose", qkprism)):
         verb = getattr(module, name)
 
@@ -240,7 +240,7 @@ def test_encoding__reaches_the_check_the_search_and_the_decomposition(run, place
     assert run("decompose", *common, "--top", 2)[0] == 0
     assert run("heads", *common)[0] == 0
     assert [name for name, _ in seen] == ["check", "find_heads", "decompose", "check", "find_heads"]
-    assert {options["token"] for _, options in seen} == {"first"}
+    assert {options["encoding"].token for _, options in seen} == {"first"}
     assert {options["batch_size"] for name, options in seen if name != "check"} == {3}
 
 

@@ -109,7 +109,7 @@ def test_decompose__uses_the_frame_of_the_template(run, place, mine):  # noqa: F
         code, _, err = run("decompose", *arguments, *options, "--save", saved)
         assert code == 0, err
         features = Features.load(saved)
-        assert features.provenance["options"]["rope"] == frame
+        assert features.encoding.rope == frame
         assert {feature.choices.center for feature in features.values()} == {
             "none" if arguments[0] == relative else "query"
         }

@@ -62,7 +62,9 @@ def test_decompose__the_logit_gap_is_that_of_the_attention_logits(model, contras
 
 
 def test_decompose__relative_frame_keeps_the_gap_and_the_rank(model, contrast, features):
-    relative = qk.decompose(model, contrast[:160], heads=["L18H6"], rope="relative", progress=False)["L18H6"]
+    relative = qk.decompose(
+        model, contrast[:160], heads=["L18H6"], encoding=qk.Encoding(rope="relative"), progress=False
+    )["L18H6"]
     post = features["boxes", "L18H6"]
     assert relative.logit_gap.total == pytest.approx(post.logit_gap.total, rel=1e-3)
     assert abs(relative.rank_heldout - post.rank_heldout) <= 2

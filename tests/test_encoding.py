@@ -21,6 +21,7 @@ from transformers.masking_utils import (
 )
 
 from qkprism.contrasts import Contrast, Example, Span, Text, Written
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.models.encoding import EncodedText, Encoder, Encodings, check_reach, encode
 from tokenizers_for_tests import CHAT, FAST, STRIPPING_CHAT, Slow, byte_level, metaspace, pieces, word_piece
@@ -32,17 +33,22 @@ OPEN = BOXES.replace("[?Box]", "Box")
 every_tokenizer = pytest.mark.parametrize("make", FAST.values(), ids=FAST.keys())
 
 
+def encoded(tokenizer: Any, examples: list[Example], *, causal: bool = True, **options: Any) -> list[Any]:
+    """Examples in tokens."""
+    return encode(tokenizer, examples, Encoding(**options), causal=causal)
+
+
 def one(tokenizer: Any, example: Example | str, **options: Any) -> EncodedText:
     """The encoding of one example without a twin."""
     given = Example.parse(example) if isinstance(example, str) else example
-    return encode(tokenizer, [given], **options)[0].text
+    return encoded(tokenizer, [given], **options)[0].text
 
 
 def refused(tokenizer: Any, example: Example | str, **options: Any) -> str:
     """What is said of an example that cannot be encoded, after its source."""
     given = Example.parse(example) if isinstance(example, str) else example
     with pytest.raises(QKPrismError) as caught:
-        encode(tokenizer, [dataclasses.replace(given, source="boxes.jsonl:7")], **options)
+        encoded(tokenizer, [dataclasses.replace(given, source="boxes.jsonl:7")], **options)
     assert "\n" not in str(caught.value)
     where, _, reason = str(caught.value).partition(": ")
     assert where in ("boxes.jsonl:7", "boxes.jsonl:7 (twin)")
@@ -321,9 +327,9 @@ def test_encode__refuses_two_keys_on_one_token() -> None:
 
 def test_encode__refuses_unknown_options() -> None:
     with pytest.raises((QKPrismError, TypeCheckError), match=r"last, first or every"):
-        encode(byte_level(), [], token="second")  # type: ignore[arg-type]
+        Encoding(token="second")  # type: ignore[arg-type]
     with pytest.raises(QKPrismError, match="max_length=0"):
-        encode(byte_level(), [], max_length=0)
+        Encoding(max_length=0)
 
 
 def test_encode__refuses_a_text_without_tokens() -> None:
@@ -422,7 +428,7 @@ def test_chat__false_and_none_are_no_chat() -> None:
 )
 def test_chat__refuses_a_template(template: str | None, reason: str) -> None:
     with pytest.raises(QKPrismError, match="chat template") as caught:
-        encode(byte_level(chat=template), [Example.parse(BOXES)], chat=True)
+        encode(byte_level(chat=template), [Example.parse(BOXES)], Encoding(chat=True))
     assert reason in str(caught.value)
 
 
@@ -432,7 +438,7 @@ def test_chat__refuses_a_template_that_changes_the_text() -> None:
     stripped = "The hat [-O] [+Z] Box[? ]"
     assert "covers no token" in refused(byte_level(chat=STRIPPING_CHAT), stripped, chat=True)
     with pytest.raises(QKPrismError, match="no option 'sytem'; it takes system and answer_prefix"):
-        encode(byte_level(chat=CHAT), [], chat={"sytem": ""})  # type: ignore[typeddict-unknown-key]
+        Encoding(chat={"sytem": ""})  # type: ignore[typeddict-unknown-key]
 
 
 # Reach

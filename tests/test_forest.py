@@ -190,6 +190,6 @@ def test_batches__share_rows_only_where_that_saves_tokens(monkeypatch):
             apart = qk.decompose(model, twins, progress=False)
         for key, feature in together.items():
             assert relative_error(feature.covariance, apart[key].covariance) <= 1e-5
-    qk.decompose(model, twins, rope="relative", progress=False)
+    qk.decompose(model, twins, encoding=qk.Encoding(rope="relative"), progress=False)
     qk.decompose(model, contrast(20), progress=False)
     assert not shared

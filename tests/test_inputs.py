@@ -10,7 +10,17 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import Contrast, Example, Head, QKPrismError, Vectors, decompose_vector_sets, decompose_vectors, options
+from qkprism import (
+    Contrast,
+    Encoding,
+    Example,
+    Head,
+    QKPrismError,
+    Vectors,
+    decompose_vector_sets,
+    decompose_vectors,
+    options,
+)
 from qkprism.contrasts import Span, Text
 from qkprism.core.feature import Choices
 from qkprism.heads import check_heads
@@ -299,13 +309,22 @@ def test_options__are_refused_before_a_text_is_encoded(model, monkeypatch):
     monkeypatch.setattr(type(model), "run", lambda *_, **__: pytest.fail("the model ran"))
     examples = contrast(20)
     for wrong in (
-        {"batch_size": 0}, {"batch_size": 2.5}, {"rope": "pre"}, {"rope": 3}, {"token": None}, {"rank": 3.5},
-        {"metric": 3}, {"center": ["query"]}, {"reading": 3}, {"seed": -1}, {"checkpoint": 3}, {"max_length": "long"},
-        {"preset": 3},
+        {"batch_size": 0}, {"batch_size": 2.5}, {"rank": 3.5}, {"metric": 3}, {"center": ["query"]}, {"reading": 3},
+        {"seed": -1}, {"checkpoint": 3}, {"preset": 3}, {"encoding": "first"}, {"encoding": None},
     ):  # fmt: skip
         one_sentence(lambda wrong=wrong: qk.decompose(model, examples, progress=False, **wrong))
-    for wrong in ({"by": 3}, {"batch_size": -1}, {"token": "middle"}, {"max_length": 0}, {"heads": 3}):
+    for wrong in ({"by": 3}, {"batch_size": -1}, {"encoding": {}}, {"heads": 3}):
         one_sentence(lambda wrong=wrong: qk.find_heads(model, examples, progress=False, **wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rope": "pre"}, {"rope": 3}, {"token": None}, {"token": "middle"}, {"max_length": "long"}, {"max_length": 0},
+     {"chat": 3}, {"chat": {"prefix": ""}}],
+    ids=str,
+)  # fmt: skip
+def test_encoding__what_is_none_is_one_sentence(wrong):
+    one_sentence(lambda: Encoding(**wrong))
 
 
 def test_options__every_list_says_its_values():
@@ -389,7 +408,7 @@ def test_intervene__bad_options_are_one_sentence_before_the_pass(model, features
         lambda m, f: qk.Features.load(None),
         lambda m, f: qk.find_heads(m, contrast(4), progress=False).top(0),
         lambda m, f: qk.find_heads(m, contrast(4), progress=False).above(accuracy="high"),
-        lambda m, f: qk.decompose(m, contrast(4), chat=3),
+        lambda m, f: qk.decompose(m, contrast(4), encoding=3),
         lambda m, f: qk.decompose(m, contrast(4), recipes=3),
         lambda m, f: qk.decompose(m, contrast(4), recipes={}),
         lambda m, f: qk.decompose(m, contrast(4), recipes={"a": 3}),

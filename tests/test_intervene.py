@@ -828,7 +828,7 @@ def test_intervene__of_several_sets_gives_what_each_would_alone_from_one_pass(ll
         assert found[way].provenance == alone.provenance
     with pytest.raises(QKPrismError, match="at least one set"):
         qk.intervene(llama, test, {})
-    other = qk.decompose(llama, given, heads=HEADS, rope="relative", rank=1, progress=False)
+    other = qk.decompose(llama, given, heads=HEADS, encoding=qk.Encoding(rope="relative"), rank=1, progress=False)
     with pytest.raises(QKPrismError, match="encoded differently"):
         qk.intervene(llama, test, {**sets, "other": other})
 

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "files", "memory", "options", "notes", "progress"],
+    ["errors", "files", "memory", "options", "notes", "progress", "encoding"],
     ["heads", "runs", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     [
@@ -186,6 +186,7 @@ FORBIDDEN = {
     "errors": {"torch", "transformers", "plotly"},
     "files": {"torch", "transformers", "plotly"},
     "options": {"torch", "transformers", "plotly", "numpy"},
+    "encoding": {"torch", "transformers", "plotly", "numpy"},
     "heads": {"torch", "transformers", "plotly"},
     "contrasts": {"torch", "transformers", "plotly"},
     "tasks": {"torch", "transformers", "plotly"},

@@ -343,7 +343,9 @@ def test_decompose__chosen_heads_equal_the_same_heads_of_all(model):
 
 def test_decompose__relative_frame_has_the_same_logit_gap(model):
     texts = contrast()
-    post, relative = (qk.decompose(model, texts, rope=rope, progress=False) for rope in ("post", "relative"))
+    post, relative = (
+        qk.decompose(model, texts, encoding=qk.Encoding(rope=rope), progress=False) for rope in ("post", "relative")
+    )
     for key, feature in post.items():
         assert relative[key].logit_gap.total == pytest.approx(feature.logit_gap.total, rel=1e-3, abs=1e-5)
 
@@ -356,7 +358,7 @@ def test_decompose__is_deterministic_and_records_its_provenance(model):
     provenance = first["L0H0"].provenance
     assert provenance["contrasts"]["boxes"]["digest"] == texts.digest
     assert provenance["dtype"] == "float32"
-    assert {"model", "revision", "model_digest", "versions", "options"} <= provenance.keys()
+    assert {"model", "revision", "model_digest", "versions"} <= provenance.keys()
 
 
 def test_find_heads__equals_attention_of_the_model(model):
@@ -419,9 +421,8 @@ def test_find_heads__table_sorts_and_thresholds(model):
         ({"preset": "mine"}, "'mine' is not a preset"),
         ({"reading": "backwards"}, "'backwards' is not a reading"),
         ({"metric": "contrast"}, "needs two or more contrasts"),
-        ({"token": "middle"}, "'middle' is not a choice of a span's tokens"),
-        ({"chat": True}, "chat template"),
-        ({"max_length": 4}, "cuts off"),
+        ({"encoding": qk.Encoding(chat=True)}, "chat template"),
+        ({"encoding": qk.Encoding(max_length=4)}, "cuts off"),
     ],
 )
 def test_decompose__bad_options_get_one_clear_line(model, options, message):

@@ -259,7 +259,7 @@ def check_tokens(task: BindingTask, tokenizer: Any) -> None:
     """Every example encodes, and texts have one length, one set of key positions and one query."""
     examples = [example for part in parts(task) for example in part]
     examples += [second for factor in FACTORS for _, second in task.counterfactuals(factor)]
-    encoded = [text for example in encode(tokenizer, examples, chat=task.chat) for text in example.texts]
+    encoded = [text for example in encode(tokenizer, examples, task.encoding) for text in example.texts]
     assert len({(len(text.ids), text.query, tuple(sorted(k.position for k in text.keys))) for text in encoded}) == 1
     for text in encoded:
         assert len({text.ids[key.position] for key in text.keys}) == len(text.keys)

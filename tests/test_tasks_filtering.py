@@ -131,7 +131,7 @@ def test_filtering__takes_other_categories_and_sizes() -> None:
 def check_tokens(task: FilteringTask, tokenizer: Any) -> None:
     """Every example encodes, and every item is one token: every second one, between commas."""
     for part in parts(task):
-        for example in encode(tokenizer, part, chat=task.chat):
+        for example in encode(tokenizer, part, task.encoding):
             positions = sorted(key.position for key in example.text.keys)
             assert positions == list(range(positions[0], positions[0] + 2 * len(positions), 2))
             assert len({example.text.ids[at] for at in positions}) == len(positions)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import Contrast, Example, QKPrismError
+from qkprism import Contrast, Encoding, Example, QKPrismError
 from qkprism.capture.texts import Texts
 from qkprism.core.groups import connected
 from qkprism.core.means import Means, Pool
@@ -39,7 +39,7 @@ def null_texts(n=60, seed=0):
 
 
 def looked_at(model, examples, **options):
-    return Texts.of(encode(model.tokenizer, examples, **options), examples)
+    return Texts.of(encode(model.tokenizer, examples, Encoding(**options)), examples)
 
 
 def parsed(*texts, **options):
@@ -195,7 +195,7 @@ def test_verbs__warn_of_a_mark_on_the_first_token(model):
     first = Contrast.from_texts("first", [f"[-{text}" for text in texts])
     behind = Contrast.from_texts("behind", [f"in [-{text}" for text in texts])
     says = "40 of 40 examples of 'first' have a key or the query on the first token.*in front"
-    options = {"heads": "L0H0", "token": "first", "progress": False}
+    options = {"heads": "L0H0", "encoding": qk.Encoding(token="first"), "progress": False}
     with pytest.warns(UserWarning, match=says):
         features = qk.decompose(model, first, **options)
     assert sum("on the first token" in note for note in features.notes) == 1
@@ -215,7 +215,9 @@ def test_notes__say_which_marked_words_are_several_tokens(model):
     assert any(says in note for note in features.notes)
     whole = Contrast.from_texts("whole", null_texts(20))
     assert not any("several tokens" in n for n in qk.decompose(model, whole, heads="L0H0", progress=False).notes)
-    every = qk.decompose(model, Contrast.from_texts("odd", odd), heads="L0H0", token="every", progress=False)
+    every = qk.decompose(
+        model, Contrast.from_texts("odd", odd), heads="L0H0", encoding=qk.Encoding(token="every"), progress=False
+    )
     assert not any("several tokens" in note for note in every.notes)
 
 

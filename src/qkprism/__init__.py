@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qkprism.core.edits import Edit
     from qkprism.core.feature import Feature
     from qkprism.core.moments import Moments
+    from qkprism.encoding import Encoding
     from qkprism.errors import QKPrismError
     from qkprism.heads import Head
     from qkprism.models.loading import load
@@ -42,6 +43,7 @@ __all__ = [
     "Contrast",
     "Edit",
     "Effects",
+    "Encoding",
     "Example",
     "Feature",
     "Features",
@@ -77,6 +79,7 @@ _NAMES = {
     "core.edits": ("Edit",),
     "core.feature": ("Feature",),
     "core.moments": ("Moments",),
+    "encoding": ("Encoding",),
     "errors": ("QKPrismError",),
     "heads": ("Head",),
     "models.loading": ("load",),

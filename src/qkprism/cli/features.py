@@ -23,7 +23,7 @@ from qkprism.cli.app import (
     TokenOption,
     app,
 )
-from qkprism.cli.inputs import Encoding, Loading, check_sources, heads_named, place_for
+from qkprism.cli.inputs import Loading, TextOptions, check_sources, heads_named, place_for
 from qkprism.cli.printing import print_json, print_table
 from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
@@ -65,13 +65,13 @@ def heads(
 ) -> None:
     """Score every head by how it attends to the positive keys of a contrast."""
     choice(by, HEAD_MEASURES, "a measure of heads")
-    loading, encoding = Loading(model, dtype, device, device_map), Encoding(token, chat or None, batch_size)
+    loading, texts = Loading(model, dtype, device, device_map), TextOptions(token, chat or None)
     check_sources([contrast], "search")
     import qkprism as qk
 
-    found = encoding.fit([contrast], "search", model, limit)[0]
-    arguments = encoding.arguments | {"chat": encoding.chat or found.chat}
-    scores = qk.find_heads(loading.load(), found.contrast, by=by, **arguments)
+    found = texts.fit([contrast], "search", model, limit)[0]
+    encoding = texts.encoding(found.chat)
+    scores = qk.find_heads(loading.load(), found.contrast, by=by, encoding=encoding, batch_size=batch_size)
     frame = scores.to_frame().head(top)
     if as_json:
         print_json({"n": scores.n, "chance": scores.chance, "heads": frame.to_dict("records")})
@@ -119,7 +119,7 @@ def decompose(
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
     if chosen is not None and top:
         raise QKPrismError("Give --heads or --top, not both.")
-    loading, encoding = Loading(model, dtype, device, device_map), Encoding(token, chat or None, batch_size)
+    loading, texts = Loading(model, dtype, device, device_map), TextOptions(token, chat or None)
     picked: Any = heads_named(chosen)
     options: dict[str, Any] = {"metric": metric, "reading": reading, "seed": checked_seed(seed), "rank": _rank(rank)}
     _check_choices(metric=metric, reading=reading, rope=rope, center=center, preset=preset)
@@ -130,17 +130,17 @@ def decompose(
     from qkprism.files import write_text
     from qkprism.runs import remove_run
 
-    found = encoding.fit(contrasts, "contrast", model, limit)
+    found = texts.fit(contrasts, "contrast", model, limit)
     frame = rope or _shared(contrasts, [one.frame for one in found], "frame", "--rope")
     wanted = [None if preset else one.center or "query" for one in found]  # the paper has its own
     taken_off = center or _shared(contrasts, wanted, "centre", "--center")
-    texts = encoding.chat or _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
-    arguments = encoding.arguments | {"chat": texts}
+    template = texts.chat or _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
+    arguments: dict[str, Any] = {"encoding": texts.encoding(template, frame), "batch_size": batch_size}
     loaded = loading.load()
     scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
     picked = scores.top(top) if scores and top else picked
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
-    options |= {"preset": preset, "rope": frame, "center": taken_off, "checkpoint": kept, **arguments}
+    options |= {"preset": preset, "center": taken_off, "checkpoint": kept, **arguments}
     features = qk.decompose(loaded, {one.contrast.name: one.contrast for one in found}, heads=picked, **options)
     report = None
     if save is not None and kept is not None:
@@ -192,7 +192,7 @@ def intervene(
     from qkprism.files import write_text
 
     features = qk.Features.load(run)
-    examples = Encoding.like(features).fit([contrast], "test", model, limit)[0].contrast
+    examples = TextOptions.like(features).fit([contrast], "test", model, limit)[0].contrast
     effects = qk.intervene(loading.load(), examples, features, heads=heads, batch_size=batch_size, **options)
     if as_json:
         print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})

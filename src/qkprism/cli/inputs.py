@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,36 +10,36 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from qkprism.contrasts.sources import Resolved, TaskPart, resolve
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import TOKENS, check_one_place, checked_dtype, choice
 
 if TYPE_CHECKING:
     from qkprism.models.model import Model
+    from qkprism.results.features import Features
 
 
 @dataclass(frozen=True)
-class Encoding:
-    """How texts become tokens and batches: one set of options for checking, searching and decomposing."""
+class TextOptions:
+    """How texts become tokens, as the options of a command say it: for checking, searching and decomposing."""
 
     token: str = "last"
     chat: Any = None
-    batch_size: int | None = None
     max_length: int | None = None
 
     def __post_init__(self) -> None:
         choice(self.token, TOKENS, "a choice of a span's tokens")
 
     @classmethod
-    def like(cls, features: Any, batch_size: int | None = None) -> Encoding:
+    def like(cls, features: Features) -> TextOptions:
         """As the texts of some features were encoded."""
-        options: Mapping[str, Any] = features.provenance.get("options", {})
-        return cls(options.get("token", "last"), options.get("chat"), batch_size, options.get("max_length"))
+        return cls(features.encoding.token, features.encoding.chat, features.encoding.max_length)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """For the verbs."""
-        return vars(self)
+    def encoding(self, chat: Any = None, rope: Any = "post") -> Encoding:
+        """With the chat template and the frame that a template of prompts wants, where the user says nothing."""
+        token: Any = self.token
+        return Encoding(token, chat if self.chat is None else self.chat, self.max_length, rope)
 
     def fit(self, names: Sequence[str], part: TaskPart, model: str, limit: int | None) -> list[Resolved]:
         """The contrasts of these names, whose marks are known to fit the model's tokens before the model is loaded."""
@@ -52,8 +52,7 @@ class Encoding:
             typer.echo(f"Note: {note}", err=True)
         if tokenizer is not None and causal:
             for one in found:
-                options: dict[str, Any] = {"token": self.token, "max_length": self.max_length}
-                encode(tokenizer, one.contrast, chat=self.chat or one.chat, **options)
+                encode(tokenizer, one.contrast, self.encoding(one.chat))
         return found
 
 

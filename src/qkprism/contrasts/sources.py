@@ -17,7 +17,7 @@ from qkprism.errors import QKPrismError
 from qkprism.options import Center, Frame
 
 if TYPE_CHECKING:
-    from qkprism.models.chat import Chat
+    from qkprism.encoding import Chat
 
 TaskPart = Literal["contrast", "search", "test"]
 FILES = (".jsonl", ".json", *TABLES)

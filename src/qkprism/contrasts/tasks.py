@@ -1,8 +1,8 @@
 """`Task`: what a template draws. Contrasts to find features with, and held-out words to test them on.
 
 task = qk.task("induction")                      # a name of the shelf, or a file of your own
-heads = qk.find_heads(model, task.search)
-features = qk.decompose(model, task.contrasts, heads=heads.top(8), rope=task.frame, center=task.center)
+heads = qk.find_heads(model, task.search, encoding=task.encoding)
+features = qk.decompose(model, task.contrasts, heads=heads.top(8), encoding=task.encoding, center=task.center)
 qk.validate(model, task.counterfactuals("before"), features)
 """
 
@@ -19,11 +19,12 @@ from qkprism.contrasts.examples import Contrast, Example
 from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting
 from qkprism.contrasts.markup import Text
 from qkprism.contrasts.templates import Template, read_template
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.options import Center, Frame
 
 if TYPE_CHECKING:
-    from qkprism.models.chat import Chat
+    from qkprism.encoding import Chat
 
 _SHOWN = 8
 
@@ -37,8 +38,8 @@ class Task:
     search      examples to find heads with, of the same words
     test        examples of held-out words
     words       the words of the contrasts, by list; `held_out` those of the test, `dropped` those the tokenizer splits
-    frame       what `decompose` takes as `rope`; `center` what it takes as `center`
-    chat        what the verbs take as `chat`: None for plain text
+    encoding    what the verbs take as `encoding`: the chat template and the frame that the template wants
+    center      what `decompose` takes as `center`
     """
 
     template: Template
@@ -76,6 +77,11 @@ class Task:
     def chat(self) -> Chat | None:
         """The options of the chat template, if the template wants one."""
         return None if self.template.answer is None else {"answer_prefix": self.template.answer}
+
+    @property
+    def encoding(self) -> Encoding:
+        """How these prompts become tokens: what the verbs take as `encoding`."""
+        return Encoding(chat=self.chat, rope=self.frame)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
 
 from transformers import PreTrainedTokenizerBase
 
 from qkprism.contrasts import Span
+from qkprism.encoding import Chat
 from qkprism.errors import QKPrismError
-from qkprism.options import by_name
 
 _STAND_IN = "qkprismtextgoeshere"
-
-
-class Chat(TypedDict, total=False):
-    """How to wrap a text as the user's message: `{"system": "Be brief.", "answer_prefix": "It is in Box"}`."""
-
-    system: str
-    answer_prefix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +39,14 @@ class ChatTemplate:
     after: str
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, chat: Literal[True] | Chat) -> ChatTemplate:
+    def of(cls, tokenizer: PreTrainedTokenizerBase, chat: Chat) -> ChatTemplate:
         """Render a stand-in for the text once, to know where texts begin."""
-        options: Mapping[str, Any] = {} if chat is True else by_name(chat, "chat")
-        unknown = set(options) - set(Chat.__annotations__)
-        if unknown:
-            raise QKPrismError(f"chat has no option {sorted(unknown)[0]!r}; it takes system and answer_prefix.")
         if not tokenizer.chat_template:
             name = tokenizer.name_or_path or type(tokenizer).__name__
             raise QKPrismError(
                 f"the tokenizer {name} has no chat template; leave `chat` out, or set tokenizer.chat_template."
             )
-        bare = cls(tokenizer, options.get("system"), options.get("answer_prefix", ""), "", "")
+        bare = cls(tokenizer, chat.get("system"), chat.get("answer_prefix", ""), "", "")
         before, *after = bare.render(_STAND_IN).split(_STAND_IN)
         if len(after) != 1:
             raise QKPrismError(f"the chat template shows the user's text {len(after)} times; it must show it once.")

@@ -19,10 +19,11 @@ from transformers import PreTrainedTokenizerBase
 
 from qkprism.contrasts import Example, Labels, Span, Text, located
 from qkprism.contrasts.markup import SIDES
+from qkprism.encoding import Encoding, chat_of
 from qkprism.errors import QKPrismError
-from qkprism.models.chat import Chat, ChatTemplate, Prompt
+from qkprism.models.chat import ChatTemplate, Prompt
 from qkprism.models.forest import tree_size
-from qkprism.options import TOKENS, TokenChoice, choice, whole_number
+from qkprism.options import TokenChoice
 
 _SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
 _CHUNK = 128  # examples a tokenizer call: offsets are large in Python
@@ -108,17 +109,14 @@ class Encoder:
     def of(
         cls,
         tokenizer: PreTrainedTokenizerBase,
+        encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
         *,
-        token: TokenChoice = "last",
-        chat: bool | Chat | None = None,
-        max_length: int | None = None,
         causal: bool = True,
     ) -> Encoder:
-        """What was asked for, if it can be had."""
-        choice(token, TOKENS, "a choice of a span's tokens")
-        max_length = None if max_length is None else whole_number(max_length, "max_length", 1)
-        template = None if chat is None or chat is False else ChatTemplate.of(tokenizer, chat)
-        return cls(tokenizer, template, token, max_length, causal)
+        """Of an encoding, if this tokenizer can have it."""
+        chat = chat_of(encoding.chat)
+        template = None if chat is None else ChatTemplate.of(tokenizer, chat)
+        return cls(tokenizer, template, encoding.token, encoding.max_length, causal)
 
     def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
         """Find the marked tokens of examples, each given with its number."""
@@ -174,17 +172,15 @@ class Encodings(Sequence[EncodedExample]):
 def encode(
     tokenizer: PreTrainedTokenizerBase,
     examples: Iterable[Example],
+    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
     *,
-    token: TokenChoice = "last",
-    chat: bool | Chat | None = None,
-    max_length: int | None = None,
     causal: bool = True,
 ) -> list[EncodedExample]:
     """Find the marked tokens of every example.
 
-    >>> encode(tokenizer, contrast, token="last", chat={"answer_prefix": "It is in Box"})  # doctest: +SKIP
+    >>> encode(tokenizer, contrast, Encoding(chat={"answer_prefix": "It is in Box"}))  # doctest: +SKIP
     """
-    encoder = Encoder.of(tokenizer, token=token, chat=chat, max_length=max_length, causal=causal)
+    encoder = Encoder.of(tokenizer, encoding, causal=causal)
     return list(encoder.encode(enumerate(examples)))
 
 
@@ -207,14 +203,12 @@ def _encode_chunk(
 def encode_text(
     tokenizer: PreTrainedTokenizerBase,
     text: Text,
+    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
     *,
-    token: TokenChoice = "last",
-    chat: bool | Chat | None = None,
-    max_length: int | None = None,
     causal: bool = True,
 ) -> EncodedText:
     """Find the marked tokens of one text, which may have no keys."""
-    encoder = Encoder.of(tokenizer, token=token, chat=chat, max_length=max_length, causal=causal)
+    encoder = Encoder.of(tokenizer, encoding, causal=causal)
     return next(_encode_texts(tokenizer, [_SourcedText("the text", text)], encoder.template, encoder.rules()))
 
 

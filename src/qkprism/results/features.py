@@ -20,6 +20,7 @@ from qkprism.core.decomposition import decompose_layer
 from qkprism.core.feature import Choices, Feature, Gap, Spectrum
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.core.projectors import Joint, joint_projectors, overlap
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.options import Center, Rank, resolve_metric
@@ -46,12 +47,16 @@ class LayerMoments:
 
 @dataclass(frozen=True, repr=False)
 class Features(Mapping[tuple[str, Head], Feature]):
-    """All features of some contrasts in some heads: `features["order", "L21H7"]`."""
+    """All features of some contrasts in some heads: `features["order", "L21H7"]`.
+
+    `encoding` is how the texts became tokens; later texts are encoded likewise.
+    """
 
     features: Mapping[tuple[str, Head], Feature]
     layers: Mapping[int, LayerMoments]
     choices: Choices
     provenance: Mapping[str, Any]
+    encoding: Encoding = Encoding()  # noqa: RUF009  (it is frozen)
 
     @classmethod
     def from_moments(
@@ -59,6 +64,8 @@ class Features(Mapping[tuple[str, Head], Feature]):
         layers: Mapping[int, LayerMoments],
         choices: Choices,
         provenance: Mapping[str, Any] | None = None,
+        *,
+        encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
         progress: Callable[[int], None] | None = None,
     ) -> Features:
         """Decompose moments; `progress` is told the number of heads done.
@@ -73,7 +80,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         noted = {name: _noted(provenance or {}, name) for name in _names(layers)}
         found = [replace(f, notes=(*f.notes, *noted[f.contrast])) for f in found]
         ordered = {(f.contrast, f.head): f for name in noted for f in found if f.contrast == name}
-        return cls(ordered, layers, choices, provenance or {})
+        return cls(ordered, layers, choices, provenance or {}, encoding)
 
     def __getitem__(self, key: tuple[str, HeadLike] | HeadLike) -> Feature:
         name, head = self._key(key)
@@ -165,7 +172,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         )
 
     def _again(self, choices: Choices) -> Features:
-        return type(self).from_moments(self.layers, choices, self.provenance)
+        return type(self).from_moments(self.layers, choices, self.provenance, encoding=self.encoding)
 
     def to_frame(self) -> pd.DataFrame:
         """A row a feature."""
@@ -197,6 +204,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         manifest = {
             "contrasts": self.contrasts,
             "choices": asdict(self.choices),
+            "encoding": asdict(self.encoding),
             "provenance": self.provenance,
             "layers": [_layer_state(number, layer, self.contrasts[0]) for number, layer in self.layers.items()],
             "readings": [next(iter(self.layers.values())).moments[name].reading for name in self.contrasts],
@@ -263,7 +271,8 @@ def _restored(manifest: Mapping[str, Any], moments: Mapping[str, Tensor], result
     if not manifest["features"]:
         raise ValueError("no features")
     found = [_feature(row, tensors[row["contrast"], row["head"]], provenance) for row in manifest["features"]]
-    return Features({(f.contrast, f.head): f for f in found}, layers, Choices(**manifest["choices"]), provenance)
+    choices, encoding = Choices(**manifest["choices"]), Encoding(**manifest["encoding"])
+    return Features({(f.contrast, f.head): f for f in found}, layers, choices, provenance, encoding)
 
 
 def _feature(row: Mapping[str, Any], tensors: Mapping[str, Tensor], provenance: Mapping[str, Any]) -> Feature:

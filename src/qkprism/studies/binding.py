@@ -191,7 +191,7 @@ class _BindingWork:
     def scores(self) -> HeadScores:
         return self.parts.get(
             "heads",
-            lambda: find_heads(self.model, self.task.search, chat=self.task.chat, **self.common),
+            lambda: find_heads(self.model, self.task.search, encoding=self.task.encoding, **self.common),
             HeadScores.load,
         )
 
@@ -199,7 +199,7 @@ class _BindingWork:
         """The features by every recipe, from one pass if any is missing."""
         contrasts = {**self.task.contrasts, **self.task.extra}
         contrasts[REFLEXIVE] = contrasts[REFLEXIVE][: self.numbers.reflexive]
-        options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
+        options: dict[str, Any] = {"heads": heads, "encoding": self.task.encoding, "seed": self.seed, **self.common}
 
         def compute() -> dict[str, Features]:
             with warnings.catch_warnings():
@@ -260,7 +260,7 @@ class _BindingWork:
 
     def entities(self, world: _StudyWorld, heads: Sequence[Head]) -> EntityRanks:
         """Ranks with other numbers of entities to draw from."""
-        options: dict[str, Any] = {"heads": heads, "chat": self.task.chat, "seed": self.seed, **self.common}
+        options: dict[str, Any] = {"heads": heads, "encoding": self.task.encoding, "seed": self.seed, **self.common}
 
         def features(n_entities: int) -> Features:
             n_train = min(self.numbers.train, MOST_FOR_ENTITIES)

@@ -220,7 +220,7 @@ def _prompts(tasks: Mapping[str, FilteringTask]) -> dict[str, Contrast]:
 
 def _scores(parts: Parts, model: Model, task: FilteringTask, common: Mapping[str, Any]) -> HeadScores:
     def compute() -> HeadScores:
-        return find_heads(model, task.search, by="ratio", chat=task.chat, **common)
+        return find_heads(model, task.search, by="ratio", encoding=task.encoding, **common)
 
     return parts.get("heads", compute, HeadScores.load)
 
@@ -239,7 +239,13 @@ def _scope(
     features = parts.get(
         f"features-{name}",
         lambda: decompose(
-            model, {**task.extra, **task.contrasts}, heads=heads, metric="raw", chat=task.chat, seed=seed, **common
+            model,
+            {**task.extra, **task.contrasts},
+            heads=heads,
+            metric="raw",
+            encoding=task.encoding,
+            seed=seed,
+            **common,
         ),
         Features.load,
     )

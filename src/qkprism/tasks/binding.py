@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from qkprism.contrasts import Contrast, Example, Text, Written
 from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting, require
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 from qkprism.tasks.draws import TWINS, Twins, World, alone, any_entity, changeable, same_question, with_target
@@ -33,7 +34,7 @@ from qkprism.tasks.scenes import FACTORS, Factor, Scene, exchange, text_of
 from qkprism.tasks.schemas import PHRASINGS, SCHEMAS, Phrasing, Schema
 
 if TYPE_CHECKING:
-    from qkprism.models.chat import Chat
+    from qkprism.encoding import Chat
 
 Drawn = TypeVar("Drawn")
 
@@ -64,6 +65,11 @@ class BindingTask:
     def chat(self) -> Chat | None:
         """The options of the chat template, if the phrasing wants one."""
         return {"answer_prefix": self.schema.answer} if self.phrasing.chat else None
+
+    @property
+    def encoding(self) -> Encoding:
+        """How these prompts become tokens: what the verbs take as `encoding`."""
+        return Encoding(chat=self.chat)
 
     def counterfactuals(self, factor: Factor) -> list[tuple[Example, Example]]:
         """Each test example, and the same in which its positive key and its target really exchanged one factor.

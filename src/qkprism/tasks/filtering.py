@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from qkprism.contrasts import Contrast, Example, Span, Text, Written
 from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting, require
 from qkprism.contrasts.rounds import balanced
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed, show
 from qkprism.tasks.categories import CATEGORIES, Category
 from qkprism.tasks.naming import named
 
 if TYPE_CHECKING:
-    from qkprism.models.chat import Chat
+    from qkprism.encoding import Chat
 
 POOLED = "pooled"
 
@@ -74,6 +75,11 @@ class FilteringTask:
     def chat(self) -> Chat | None:
         """The options of the chat template, if the phrasing wants one."""
         return None if self.listing.answer is None else {"answer_prefix": self.listing.answer}
+
+    @property
+    def encoding(self) -> Encoding:
+        """How these prompts become tokens: what the verbs take as `encoding`."""
+        return Encoding(chat=self.chat)
 
 
 def filtering(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 import torch
@@ -150,7 +150,7 @@ def _attribute_text(model: Model, text: Text, features: Features, head: Head, sp
     def visit(call: AttentionCall) -> None:
         found.append((read_logits(call, site, rows), call.attention([head.index], rows)[0, 0, 0].cpu().double()))
 
-    rope = features.provenance["options"]["rope"]
+    rope = features.encoding.rope
     model.run(torch.tensor([encoded.ids]), None, visit, layers=[head.layer], rope=rope, query_positions=rows)
     read, attention = found[0]
     query, key, seen = read.query[:, 0], read.key[:, 0], read.logits.seen[0, 0].cpu()
@@ -184,8 +184,7 @@ def _shown(model: Model, token: int) -> str:
 def _encode_one(model: Model, text: Text, features: Features) -> EncodedText:
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
-    options = {name: features.provenance["options"][name] for name in ("token", "chat", "max_length")}
-    encoded = encode_text(model.tokenizer, text, causal=model.is_causal, **options)
+    encoded = encode_text(model.tokenizer, text, features.encoding, causal=model.is_causal)
     check_length(model, len(encoded.ids), "the text")
     check_ids(model, encoded.ids, "the text")
     return encoded
@@ -279,7 +278,7 @@ class AttributionsReader:
         names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
         told = {head: split.in_order(names) for head, split in splits.items()}
         tallies = {layer: _TermTally(site, told) for layer, site in sites_of(model, [*splits]).items()}
-        rope = features.provenance["options"]["rope"]
+        rope = features.encoding.rope
         return cls(examples, splits, tallies, rope, _provenance(model, features))
 
     @property
@@ -325,6 +324,7 @@ def _provenance(model: Model, features: Features) -> dict[str, Any]:
         "model": model.name,
         "revision": model.revision,
         "choices": vars(features.choices),
+        "encoding": asdict(features.encoding),
         "features": without_texts(features.provenance),
         "versions": versions(),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -20,15 +20,14 @@ from qkprism.contrasts import Contrast
 from qkprism.core.decomposition import few_examples
 from qkprism.core.feature import Choices
 from qkprism.core.moments import N_FOLDS, Moments
+from qkprism.encoding import Encoding, checked_encoding
 from qkprism.errors import QKPrismError
-from qkprism.models.chat import Chat
 from qkprism.models.encoding import Encodings
 from qkprism.models.model import Model
 from qkprism.notes import Note, warn_of
 from qkprism.options import (
     READINGS,
     Center,
-    Frame,
     Preset,
     Rank,
     Reading,
@@ -57,10 +56,7 @@ def decompose(
     reading: Reading | None = None,
     metric: Literal["raw", "contrast"] | None = None,
     rank: Rank | None = None,
-    rope: Frame = "post",
-    token: TokenChoice = "last",
-    chat: bool | Chat | None = None,
-    max_length: int | None = None,
+    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
     batch_size: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -73,10 +69,7 @@ def decompose(
     *,
     recipes: Mapping[str, Recipe],
     heads: Heads = None,
-    rope: Frame = "post",
-    token: TokenChoice = "last",
-    chat: bool | Chat | None = None,
-    max_length: int | None = None,
+    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
     batch_size: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -93,10 +86,7 @@ def decompose(
     reading: Reading | None = None,
     metric: Literal["raw", "contrast"] | None = None,
     rank: Rank | None = None,
-    rope: Frame = "post",
-    token: TokenChoice = "last",
-    chat: bool | Chat | None = None,
-    max_length: int | None = None,
+    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
     batch_size: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -115,7 +105,7 @@ def decompose(
         raise QKPrismError("preset, center, reading, metric and rank belong in each recipe: {'ours': Recipe(rank=4)}.")
     found = _decompose(
         model, contrasts, {"": single} if recipes is None else recipes,
-        heads=heads, rope=rope, token=token, chat=chat, max_length=max_length, batch_size=batch_size, seed=seed,
+        heads=heads, encoding=checked_encoding(encoding), batch_size=batch_size, seed=seed,
         checkpoint=checkpoint, progress=progress,
     )  # fmt: skip
     return found[""] if recipes is None else found
@@ -127,10 +117,7 @@ def _decompose(
     recipes: Mapping[str, Recipe],
     *,
     heads: Heads,
-    rope: Frame,
-    token: TokenChoice,
-    chat: bool | Chat | None,
-    max_length: int | None,
+    encoding: Encoding,
     batch_size: int | None,
     seed: int,
     checkpoint: str | os.PathLike[str] | None,
@@ -139,14 +126,14 @@ def _decompose(
     named = named_contrasts(contrasts)
     chosen, seed = heads_of(model, heads), checked_seed(seed)
     sites = sites_of(model, chosen)
-    batches = Batches(model, sorted(sites), rope, batch_size)
+    batches = Batches(model, sorted(sites), encoding.rope, batch_size)
     if checkpoint is not None:
         check_place(checkpoint, CHECKPOINT)
     if not by_name(recipes, "recipes") or not all(isinstance(recipe, Recipe) for recipe in recipes.values()):
         raise QKPrismError("Give at least one recipe by its name: {'ours': Recipe()}.")
     jobs = {recipe: _Job.of(own, named, seed) for recipe, own in recipes.items()}
     wanted = list(dict.fromkeys(source for job in jobs.values() for source in job.sources.values()))
-    encoder = encoder_for(model, token, chat, max_length)
+    encoder = encoder_for(model, encoding)
     encoded = {name: Encodings(named[name].examples, encoder) for name, _ in wanted}
     with bar(sum(map(len, encoded.values())), "examples encoded", progress) as tick:
         census = {name: Census.of(checked(model, own, chosen, tick), named[name]) for name, own in encoded.items()}
@@ -156,22 +143,21 @@ def _decompose(
     }
     for own in jobs.values():
         _check_possible(own.choices, {name: marked[source] for name, source in own.sources.items()}, sites)
-    notes = {recipe: own.notes(census, token) for recipe, own in jobs.items()}
+    notes = {recipe: own.notes(census, encoding.token) for recipe, own in jobs.items()}
     warn_of((note for own in notes.values() for of_contrast in own.values() for note in of_contrast), 3)
-    options = {"rope": rope, "token": token, "chat": chat, "max_length": max_length}
     provenance = {
         recipe: provenance_of(
             model,
             {name: named[given] for name, (given, _) in own.sources.items()},
             own.readings,
             notes[recipe],
-            **options,
         )
         for recipe, own in jobs.items()
     }
     passes = passes_of([*marked.values()])
     job: dict[str, Any] = {
         "provenance": provenance,
+        "encoding": asdict(encoding),
         "heads": list(map(str, chosen)),
         "batch_size": batches.batch_size,
         "seed": seed,
@@ -186,7 +172,9 @@ def _decompose(
             few = few_examples([*next(iter(layers.values())).moments.values()])
             if own.choices.metric == "contrast" and few:
                 warnings.warn(few, stacklevel=3)
-            found[recipe] = Features.from_moments(layers, own.choices, provenance[recipe], tick)
+            found[recipe] = Features.from_moments(
+                layers, own.choices, provenance[recipe], encoding=encoding, progress=tick
+            )
     return found
 
 

@@ -12,15 +12,15 @@ from qkprism.capture.sites import Site, sites_of
 from qkprism.capture.texts import Texts
 from qkprism.contrasts import Contrast
 from qkprism.core.means import Means, Pool
+from qkprism.encoding import Encoding, checked_encoding
 from qkprism.errors import QKPrismError
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
-from qkprism.models.chat import Chat
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
 from qkprism.notes import warn_of
 from qkprism.options import HEAD_MEASURES as MEASURES
-from qkprism.options import TokenChoice, choice
+from qkprism.options import choice
 from qkprism.progress import bar
 from qkprism.results.scores import HeadScores
 from qkprism.verbs.inputs import Examples, Heads, encode_for, examples_of, heads_of, versions
@@ -32,9 +32,7 @@ def find_heads(
     *,
     heads: Heads = None,
     by: str = "accuracy",
-    token: TokenChoice = "last",
-    chat: bool | Chat | None = None,
-    max_length: int | None = None,
+    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
     batch_size: int | None = None,
     progress: bool = True,
 ) -> HeadScores:
@@ -44,12 +42,12 @@ def find_heads(
     name = examples.name if isinstance(examples, Contrast) else None
     sites = sites_of(model, chosen)
     batches = Batches(model, sorted(sites), batch_size=batch_size)
-    encoded = encode_for(model, examples, chosen, token, chat, max_length)
+    encoded = encode_for(model, examples, chosen, checked_encoding(encoding))
     if lacking := [example.source for example in encoded if not example.text.negative]:
         raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
     encoded = [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
     texts = Texts.of(encoded, examples)
-    notes, group = texts.notes_on_search(name or "search", token), texts.grouping.group
+    notes, group = texts.notes_on_search(name or "search", encoding.token), texts.grouping.group
     warn_of(notes, 2)
     pools = {layer: Pool.of(group) for layer in sites}
     sums = {layer: Means.zeros(len(MEASURES), len(site.heads)) for layer, site in sites.items()}

@@ -10,14 +10,14 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 from qkprism.contrasts import Contrast, Example, check_name, text_digest
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
-from qkprism.models.chat import Chat
 from qkprism.models.digest import model_digest
 from qkprism.models.encoding import EncodedExample, Encoder, check_reach
 from qkprism.models.model import Model
 from qkprism.notes import Note
-from qkprism.options import Reading, TokenChoice, by_name, show
+from qkprism.options import Reading, by_name, show
 from qkprism.progress import Progress
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
@@ -115,16 +115,15 @@ def sets_of(features: Features | Mapping[str, Features]) -> Mapping[str, Feature
         raise QKPrismError(f"{wrong[0]!r} is not a set of features. Read a run folder with Features.load.")
     if not sets:
         raise QKPrismError("Give at least one set of features.")
-    options = [one.provenance.get("options") for one in sets.values()]
-    if any(one != options[0] for one in options):
+    encodings = [one.encoding for one in sets.values()]
+    if any(one != encodings[0] for one in encodings):
         raise QKPrismError("These sets of features were encoded differently: token, chat and rope must be equal.")
     return sets
 
 
 def encode_like(model: Model, examples: Examples, features: Features, heads: Sequence[Head]) -> list[EncodedExample]:
     """Encode the texts of examples (not their twins) as those of the features were."""
-    options = features.provenance["options"]
-    encoded = encode_for(model, examples_of(examples), heads, options["token"], options["chat"], options["max_length"])
+    encoded = encode_for(model, examples_of(examples), heads, features.encoding)
     return [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
 
 
@@ -132,22 +131,20 @@ def encode_for(
     model: Model,
     examples: Iterable[Example],
     heads: Sequence[Head],
-    token: TokenChoice,
-    chat: bool | Chat | None,
-    max_length: int | None,
+    encoding: Encoding,
 ) -> list[EncodedExample]:
     """The tokens of examples, after it is clear that the heads see all their keys."""
-    encoder = encoder_for(model, token, chat, max_length)
+    encoder = encoder_for(model, encoding)
     return list(checked(model, encoder.encode(enumerate(examples)), heads))
 
 
-def encoder_for(model: Model, token: TokenChoice, chat: bool | Chat | None, max_length: int | None) -> Encoder:
+def encoder_for(model: Model, encoding: Encoding) -> Encoder:
     """How texts are encoded for a model that can take them."""
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
     if model.hf.config.is_encoder_decoder:
         raise QKPrismError(f"{model.name} is an encoder-decoder: texts can be given to encoders and decoders only.")
-    return Encoder.of(model.tokenizer, token=token, chat=chat, max_length=max_length, causal=model.is_causal)
+    return Encoder.of(model.tokenizer, encoding, causal=model.is_causal)
 
 
 def checked(
@@ -192,9 +189,8 @@ def provenance_of(
     contrasts: Mapping[str, Contrast],
     readings: Mapping[str, Reading],
     notes: Mapping[str, Sequence[Note]],
-    **options: Any,
 ) -> dict[str, Any]:
-    """Of which model, contrasts and options features are, and what is to be said of the contrasts' texts."""
+    """Of which model and contrasts features are, and what is to be said of the contrasts' texts."""
     return {
         "model": model.name,
         "revision": model.revision,
@@ -210,7 +206,6 @@ def provenance_of(
             }
             for name, contrast in contrasts.items()
         },
-        "options": options,
         "versions": versions(),
     }
 

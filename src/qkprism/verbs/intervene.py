@@ -7,7 +7,7 @@ after an edit follows from the query, the edited keys and the row's other logits
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, overload
 
 import torch
@@ -230,7 +230,7 @@ class _EditPlan:
             sites=sites,
             conditions=conditions,
             edit=edit,
-            rope=features.provenance["options"]["rope"],
+            rope=features.encoding.rope,
             provenance=_provenance(model, examples, features, edit, settings),
         )
 
@@ -371,6 +371,7 @@ def _provenance(
         "revision": model.revision,
         "contrast": examples.name if isinstance(examples, Contrast) else None,
         "choices": vars(features.choices),
+        "encoding": asdict(features.encoding),
         "features": without_texts(features.provenance),
         "edit": {"kind": edit.kind, "side": edit.side, "amount": edit.amount, "direction": edit.direction},
         **options,

@@ -66,9 +66,9 @@ def outcome_effects(
         for target, own in aims.items()
         for index, aim in own.items()
     }
-    rope, chat = (features.provenance["options"][name] for name in ("rope", "chat"))
+    rope, chat = features.encoding.rope, features.encoding.chat is not None
     cached, skips = _cacheable(model, encoded, sets, rows, rope)
-    runner = _Runner(model, aims, conditions, edit, sets, rows, answers, rope, bool(chat), cached, skips)
+    runner = _Runner(model, aims, conditions, edit, sets, rows, answers, rope, chat, cached, skips)
     names = next(iter(conditions.values())).names
     sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
     batches = Batches(model, (), rope, batch_size, TOKEN_BUDGET)

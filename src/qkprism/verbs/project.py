@@ -47,7 +47,7 @@ def projections_reader(
     chosen = heads_with_features(model, features, heads)
     encoded = encode_like(model, examples, features, chosen)
     provenance = {"model": model.name, "revision": model.revision, "versions": versions()}
-    return ProjectionsReader(encoded, sites_of(model, chosen), features.provenance["options"]["rope"], provenance)
+    return ProjectionsReader(encoded, sites_of(model, chosen), features.encoding.rope, provenance)
 
 
 @dataclass

@@ -90,7 +90,7 @@ def validation_reader(
     edited = methods_of_sets(sets, methods)
     first = next(iter(sets.values()))
     cases = Cases.of(model, named, first, chosen)
-    rope = first.provenance["options"]["rope"]
+    rope = first.encoding.rope
     if truth == "keys" and rope == "post":
         _check_places(model, cases)
     sites = sites_of(model, chosen)
