@@ -26,7 +26,7 @@ from qkprism.tasks.schemas import SCHEMAS
 from tiny import one_thread  # noqa: F401
 
 KNOWN = SCHEMAS["boxes"].entities + SCHEMAS["boxes"].labels
-TINY = studies.Size(search=12, train=60, reflexive=40, test=6, shown=4, draws=2, outcome_draws=1)
+TINY = studies.BindingSize(search=12, train=60, reflexive=40, test=6, shown=4, draws=2, outcome_draws=1)
 
 
 def load(name, **settings):

@@ -33,7 +33,7 @@ from qkprism.tasks.categories import CATEGORIES
 from tiny import one_thread  # noqa: F401
 
 KNOWN = tuple(dict.fromkeys(item for category in CATEGORIES.values() for item in category.items))
-TINY = studies.Size(search=26, train={"five": 8, "all": 8}, test=13, pictured=13, draws=2)
+TINY = studies.FilterSize(search=26, train={"five": 8, "all": 8}, test=13, pictured=13, draws=2)
 
 
 def load(name, *, known=KNOWN, **settings):
