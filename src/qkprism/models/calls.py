@@ -33,9 +33,8 @@ class CacheState:
     crosses: bool = False
 
     @classmethod
-    def read(cls, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CacheState:
-        """Read the cache that an attention module is about to extend."""
-        given = _named_arguments(module, args, kwargs)
+    def read(cls, module: nn.Module, given: Mapping[str, Any]) -> CacheState:
+        """Read the cache that an attention module is about to extend, from its named arguments."""
         crosses = given.get("key_value_states", given.get("encoder_hidden_states")) is not None
         cache, layer = given.get("past_key_values"), getattr(module, "layer_idx", None)
         if cache is None or layer is None:
@@ -51,7 +50,8 @@ class CacheState:
         return cls(offset.clone() if isinstance(offset, Tensor) else offset)
 
 
-def _named_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def named_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a module is called with, by the names of its arguments."""
     return dict(zip(_argument_names(type(module).forward), args, strict=False)) | dict(kwargs)
 
 
@@ -93,6 +93,7 @@ class AttentionCall:
     layer: int = -1
     name: str = ""
     cache: CacheState = CacheState()
+    angles: tuple[Tensor, Tensor] | None = None  # cos and sin that the module is handed to rotate by
     head_edits: list[HeadEdit] = field(default_factory=list)
 
     @classmethod
@@ -156,7 +157,7 @@ class AttentionCall:
         """The call of some texts of the batch alone, and of their first tokens. It is to be read, not edited."""
         query, key, value = (x[list(texts), :, :tokens] for x in (self.query, self.key, self.value))
         mask, bias = (_pick_texts(x, texts, tokens) for x in (self.mask, self.position_bias))
-        return replace(self, query=query, key=key, value=value, mask=mask, position_bias=bias, head_edits=[])
+        return replace(self, query=query, key=key, value=value, mask=mask, position_bias=bias, angles=None, head_edits=[])
 
     def logits(
         self, heads: Sequence[int] | None = None, rows: RowChoice = None
@@ -177,7 +178,7 @@ class AttentionCall:
         self, heads: Sequence[int] | None = None, rows: RowChoice = None
     ) -> Float[Tensor, "batch some_head row key_token"]:
         """The attention weights; they add up to less than 1 beside a sink, and to 0 where no key may be seen."""
-        return self._softmax(self.logits(heads, rows), heads)
+        return self.softmax(self.logits(heads, rows), heads)
 
     def edit_head(
         self,
@@ -231,7 +232,7 @@ class AttentionCall:
         query = self.query[:, edit.head] if edit.query is None else edit.query.to(self.query)
         key = self.key[:, self.kv_head(edit.head)] if edit.key is None else edit.key.to(self.key)
         product = _product(_pick_rows(query[:, None], edit.rows), key[:, None])
-        return self._softmax(self.finish(product * self.scaling, [edit.head], edit.rows), [edit.head])[:, 0]
+        return self.softmax(self.finish(product * self.scaling, [edit.head], edit.rows), [edit.head])[:, 0]
 
     def finish(self, product: Tensor, heads: Sequence[int] | None = None, rows: RowChoice = None) -> Tensor:
         """From products to logits: cap, position bias and mask."""
@@ -273,7 +274,8 @@ class AttentionCall:
         seen = distance >= 0 if self.is_causal else torch.ones_like(distance, dtype=torch.bool)
         return seen & (distance.abs() < window) if window else seen
 
-    def _softmax(self, logits: Tensor, heads: Sequence[int] | None) -> Tensor:
+    def softmax(self, logits: Tensor, heads: Sequence[int] | None = None) -> Tensor:
+        """Attention from final logits, with the sink of each head where there is one."""
         if self.sinks is None:
             blind = logits.amax(-1, keepdim=True) == -torch.inf
             return torch.softmax(logits, -1).masked_fill(blind, 0.0)

@@ -79,7 +79,8 @@ class Forest:
         query, key, value = (
             tensor.transpose(1, 2)[row, column].transpose(1, 2) for tensor in (call.query, call.key, call.value)
         )
-        return replace(call, query=query, key=key, value=value, mask=self._text_mask(call.mask), head_edits=[])
+        mask = self._text_mask(call.mask)
+        return replace(call, query=query, key=key, value=value, mask=mask, angles=None, head_edits=[])
 
     def _text_mask(self, mask: Shaped[Tensor, "_ _ token token"]) -> Shaped[Tensor, "text _ text_token text_token"]:
         """What each text may see by the mask that the model used: it may hide more than this forest does."""

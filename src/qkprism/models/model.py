@@ -32,6 +32,7 @@ from qkprism.models.probe import (
     tolerance,
     uncached,
 )
+from qkprism.models.rotation import RotatedSlice, rotated_slices
 from qkprism.models.tap import Tap, Visitor
 from qkprism.options import FRAMES, Frame, choice
 
@@ -218,6 +219,11 @@ class Model:
     def rotates(self) -> bool:
         """Whether queries and keys carry their position as a rotation."""
         return any(name.endswith("inv_freq") for name, _ in self.hf.named_buffers())
+
+    @cached_property
+    def rotated_slices(self) -> Mapping[int, RotatedSlice | None]:
+        """The dimensions of a head that each layer rotates; None where it rotates none."""
+        return rotated_slices(self)
 
     @cached_property
     def takes_positions(self) -> bool:

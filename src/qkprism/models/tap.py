@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 
 from qkprism.errors import QKPrismError
-from qkprism.models.calls import AttentionCall, CacheState
+from qkprism.models.calls import AttentionCall, CacheState, named_arguments
 from qkprism.models.holding import always, hold
 
 Visitor = Callable[[AttentionCall], None]
@@ -85,6 +85,7 @@ class Tap:
         self._names: dict[nn.Module, str] = {}
         self._turns: Counter[nn.Module] = Counter()
         self._caches: dict[nn.Module, CacheState] = {}
+        self._angles: dict[nn.Module, Any] = {}
         self._heard = self._completed = False
         self._undo: list[Callable[[], object]] = []
 
@@ -138,6 +139,7 @@ class Tap:
         """Count the call, place it, and let the visitor see it."""
         call.layer, call.name = number, self._names[call.module]
         call.cache = self._caches.get(call.module, CacheState())
+        call.angles = self._angles.pop(call.module, None)
         self.calls[number] += 1
         self.visit(call)
 
@@ -162,7 +164,7 @@ class Tap:
         for module in {self.hf, self.hf.base_model}:
             self._undo.append(module.register_forward_hook(self._note_completed).remove)
         for module in filter(_calls_interface, self._names):
-            self._undo.append(module.register_forward_pre_hook(self._note_cache, with_kwargs=True).remove)
+            self._undo.append(module.register_forward_pre_hook(self._note_arguments, with_kwargs=True).remove)
 
     def _restore(self) -> None:
         while self._undo:
@@ -173,10 +175,12 @@ class Tap:
     def _note_completed(self, *_: object) -> None:
         self._completed = self._completed or self in _open_taps.get()
 
-    def _note_cache(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_arguments(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Before the module runs, because it writes its new keys into the cache before it calls the interface.
         if self in _open_taps.get():
-            self._caches[module] = CacheState.read(module, args, kwargs)
+            given = named_arguments(module, args, kwargs)
+            self._caches[module] = CacheState.read(module, given)
+            self._angles[module] = given.get("position_embeddings")
 
 
 def _tapped(

@@ -1,0 +1,1 @@
+"""What is known of every head from plain text, and the explanation of any row of attention."""

@@ -1,0 +1,49 @@
+"""Rows of a call split by the means of an atlas: the one place where means are put at their positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkprism.atlas.atlas import HeadMeans
+from qkprism.core.row_split import RowSplit
+from qkprism.models.calls import AttentionCall
+from qkprism.models.rotation import Rotation
+
+
+@dataclass(frozen=True)
+class RotatedRows:
+    """Some rows of all heads of a layer, their split, and the directions of their match."""
+
+    split: RowSplit
+    rotation: Rotation | None  # of the rows
+    means: HeadMeans
+
+    @classmethod
+    def of(
+        cls,
+        call: AttentionCall,
+        rotation: Rotation | None,
+        means: HeadMeans,
+        rows: slice,
+        dtype: torch.dtype = torch.float32,
+    ) -> RotatedRows:
+        """The rows of a call; where a text is explained, in float64."""
+        at_rows = None if rotation is None else rotation.at(rows)
+        query, key = call.query[:, :, rows].to(dtype), call.key.to(dtype)
+        mean_query = means.mean_query.to(query)[None, :, None].expand(1, -1, query.shape[2], -1)
+        mean_key = means.mean_key.to(key)[None, :, None].repeat(1, 1, key.shape[2], 1)
+        mean_key[:, :, 0] = means.first_key.to(key)
+        if rotation is not None and at_rows is not None:
+            mean_query, mean_key = at_rows.turn(mean_query), rotation.turn(mean_key)
+        return cls(RowSplit(query, mean_query, key, mean_key, float(call.scaling)), at_rows, means)
+
+    def match(self, rank: int) -> Float[Tensor, "text head row token"]:
+        """The match of the first directions alone."""
+        change = self.split.query_change
+        plain = change if self.rotation is None else self.rotation.back(change)
+        asked = torch.einsum("bhrd,hde->bhre", plain, self.means.directions.form(rank).to(plain))
+        return self.split.asks(asked if self.rotation is None else self.rotation.turn(asked))
