@@ -1,0 +1,267 @@
+"""`explain`: why heads attend where they do in any text, exactly, and how much of the answer has a name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkprism.atlas.atlas import Atlas
+from qkprism.atlas.coverage import CUTS, STAGES
+from qkprism.atlas.explanation import REST, Edge, Explanation, HeadRow, edge_of
+from qkprism.atlas.naming import NamedForms, named_forms
+from qkprism.atlas.rows import RotatedRows
+from qkprism.atlas.survey import survey
+from qkprism.contrasts import Text
+from qkprism.core.feature_set import Features
+from qkprism.core.row_split import PARTS, total_variation, without_first
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head, HeadLike, all_heads, check_heads
+from qkprism.models.calls import AttentionCall
+from qkprism.models.digest import model_digest
+from qkprism.models.encoding import encode_text
+from qkprism.models.loading import cache_folder
+from qkprism.models.model import Model
+from qkprism.models.rotation import Rotation
+from qkprism.options import show, whole_number
+from qkprism.pipeline.inputs import check_ids, check_length, versions
+
+TokenName = int | str
+QUICK = {"windows": 48, "length": 128}  # of the atlas that is made where there is none
+
+
+def explain(
+    model: Model,
+    text: str | Text,
+    *,
+    query: TokenName | None = None,
+    key: TokenName | None = None,
+    head: HeadLike | Sequence[HeadLike] | None = None,
+    atlas: Atlas | str | os.PathLike[str] | None = None,
+    features: Features | Sequence[Features] | str | os.PathLike[str] | None = None,
+    top: int = 8,
+    progress: bool = True,
+) -> Explanation:
+    """Why heads attend from one token of a text to others: the strongest edges, in parts that add up.
+
+    >>> explain(model, "The hat is in box O, the jam is in box Z. The jam is in box")   # doctest: +SKIP
+
+    text      any text; a token marked [?so] is the query, one marked [+so] the key
+    query     the token that attends: its number, or its text (the last such token); the last token of the text
+    key       the token attended to; without one the strongest edges at the query are told, whatever their key
+    head      one head, or some; all by default
+    atlas     of `survey`, or its folder; without one that of the cache, which is made from the model's own text if
+              there is none yet (a minute for the default model)
+    features  named features, or their run folders: they are told apart within the match
+    top       how many edges are told
+    """
+    top = whole_number(top, "top", 1)
+    known = atlas_for(model, atlas, progress=progress)
+    ids, marked, wanted = _encode(model, text)
+    at = _place(query, ids, model, "query") if query is not None else marked
+    to = _place(key, ids, model, "key") if key is not None else wanted
+    heads = _heads(model, head)
+    named = named_forms(_feature_sets(features), heads)
+    rows = read_rows(model, ids, at, known, heads, named)
+    tokens = tuple(shown(model, one) for one in ids)
+    chosen = _edges(rows, at, to, tokens, None if head is not None and to is None else top)
+    return Explanation(tokens, at, to, tuple(chosen[:top]), rows, _provenance(model, known))
+
+
+def read_rows(
+    model: Model, ids: Sequence[int], query: int, atlas: Atlas, heads: Sequence[Head], named: Mapping[Head, NamedForms]
+) -> dict[Head, HeadRow]:
+    """One row of every head, split; one forward pass."""
+    found: dict[Head, HeadRow] = {}
+    by_layer = {layer: [head for head in heads if head.layer == layer] for layer in sorted({h.layer for h in heads})}
+
+    def visit(call: AttentionCall) -> None:
+        rotation = Rotation.of(call, model.rotated_slices[call.layer])
+        means = atlas.layers[call.layer]
+        rows = RotatedRows.of(call, rotation, means, slice(query, query + 1), torch.float64)
+        for row in _split_layer(call, rows, query, by_layer[call.layer], named):
+            found[row.head] = row
+
+    model.rotated_slices  # noqa: B018  (proved before the pass, not within it)
+    model.run(torch.tensor([list(ids)]), None, visit, layers=sorted(by_layer))
+    return found
+
+
+def _split_layer(
+    call: AttentionCall, rows: RotatedRows, query: int, heads: Sequence[Head], named: Mapping[Head, NamedForms]
+) -> list[HeadRow]:
+    at = slice(query, query + 1)
+    parts, products = rows.split.parts(), rows.split.products()
+    capped = products if call.softcap is None else torch.tanh(products / call.softcap) * call.softcap
+    final = call.finish(products, rows=at)
+    true = call.softmax(final)
+    stages = _stages(parts, rows)
+    rebuilt = torch.stack([call.softmax(call.finish(stage, rows=at)) for stage in stages])
+    variation, later = total_variation(rebuilt, true), total_variation(without_first(rebuilt), without_first(true))
+    found = []
+    for head in heads:
+        one = (0, head.index, 0)
+        terms = {name: parts[(i, *one)].cpu() for i, name in enumerate(PARTS[:-1])}
+        features, null = named[head].parts(rows, head.index) if head in named else (None, None)
+        match = parts[(-1, *one)].cpu()
+        if features is not None and null is not None:
+            terms |= dict(zip(named[head].names, features, strict=True))
+            match = match - features.sum(0)
+        terms[REST] = match
+        terms |= _beyond(call, products[one], capped[one], final[one])
+        known = {name: float(value) for name, value in zip(STAGES, variation[:, 0, head.index, 0], strict=True)}
+        known_later = {name: float(value) for name, value in zip(STAGES, later[:, 0, head.index, 0], strict=True)}
+        if features is not None:
+            stage = stages[3][:, head.index : head.index + 1].clone()
+            stage[0, 0, 0] += features.sum(0).to(stage)
+            again = call.softmax(call.finish(stage, [head.index], at), [head.index])[0, 0, 0]
+            known["+ named"] = float(total_variation(again, true[one]))
+            known_later["+ named"] = float(total_variation(without_first(again), without_first(true[one])))
+        found.append(
+            HeadRow(
+                head=head,
+                attention=true[one].cpu(),
+                logits=final[one].cpu(),
+                terms=terms,
+                null={} if null is None else dict(zip(named[head].names, null, strict=True)),
+                variation=known,
+                variation_later=known_later,
+                sink=max(0.0, 1 - float(true[one].sum())),
+            )
+        )
+    return found
+
+
+def _stages(parts: Tensor, rows: RotatedRows) -> list[Tensor]:
+    """Logits from more and more parts, in the order of `STAGES`."""
+    stages = list(parts[:4].cumsum(0))
+    return [*stages, *(stages[3] + rows.match(cut) for cut in CUTS)]
+
+
+def _beyond(call: AttentionCall, product: Tensor, capped: Tensor, final: Tensor) -> dict[str, Tensor]:
+    """What the model does to a product: a soft cap, a position bias."""
+    seen = final.isfinite()
+    found = {}
+    if call.softcap is not None:
+        found["soft cap"] = (capped - product).cpu()
+    bias = torch.where(seen, final - capped, 0.0)
+    if bool(bias.abs().amax() > 0):
+        found["position bias"] = bias.cpu()
+    return found
+
+
+def _edges(
+    rows: Mapping[Head, HeadRow], query: int, key: int | None, tokens: Sequence[str], top: int | None
+) -> list[Edge]:
+    """The edges that are told, most attention first; without a key the first token is left out, where heads rest."""
+    if key is not None:
+        if unseen := [row.head for row in rows.values() if not row.logits[key].isfinite()]:
+            if len(unseen) == len(rows):
+                raise QKPrismError(
+                    f"{tokens[query]!r} (token {query}) does not see {tokens[key]!r} (token {key}): a key comes before "
+                    "its query, within the window of the head."
+                )
+        pairs = [(row, key) for row in rows.values() if row.logits[key].isfinite()]
+    else:
+        pairs = [(row, place) for row in rows.values() for place in _best_keys(row, 1 if top else 5)]
+    pairs.sort(key=lambda pair: -float(pair[0].attention[pair[1]]))
+    return [edge_of(row, query, place, tokens) for row, place in pairs[: top or None]]
+
+
+def _best_keys(row: HeadRow, most: int) -> list[int]:
+    """The most attended tokens but the first."""
+    attention = row.attention.masked_fill(~row.logits.isfinite(), -1.0)
+    order = [place for place in attention.argsort(descending=True).tolist() if place > 0 and attention[place] >= 0]
+    return order[:most] or [0]
+
+
+def _encode(model: Model, text: str | Text) -> tuple[tuple[int, ...], int, int | None]:
+    """Tokens, the query's place, and the marked key's if there is one."""
+    if model.tokenizer is None:
+        raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
+    if not isinstance(text, str | Text):
+        raise QKPrismError(f"{show(text)} is not a text.")
+    marked = Text.parse(text) if isinstance(text, str) else text
+    encoded = encode_text(model.tokenizer, marked, causal=model.is_causal)
+    check_length(model, len(encoded.ids), "the text")
+    check_ids(model, encoded.ids, "the text")
+    keys = [key.position for key in encoded.keys]
+    return tuple(encoded.ids), encoded.query, keys[0] if keys else None
+
+
+def _place(name: TokenName, ids: Sequence[int], model: Model, what: str) -> int:
+    """The place of a token: a number (from the end if negative), or its text (the last that has it)."""
+    tokens = [shown(model, one) for one in ids]
+    if isinstance(name, int) and not isinstance(name, bool):
+        if -len(ids) <= name < len(ids):
+            return name % len(ids)
+        raise QKPrismError(f"{what}={name}: the text has {len(ids)} tokens, 0 to {len(ids) - 1}.")
+    if not isinstance(name, str):
+        raise QKPrismError(f"{show(name)} is not a token. Give its number or its text.")
+    for test in (lambda token: token == name, lambda token: token.strip() == name.strip()):
+        if places := [place for place, token in enumerate(tokens) if test(token)]:
+            return places[-1]
+    listed = " ".join(f"{place}:{token!r}" for place, token in list(enumerate(tokens))[:40])
+    raise QKPrismError(f"{what}={name!r} is not a token of the text. Its tokens are {listed}")
+
+
+def shown(model: Model, token: int) -> str:
+    """A token as text."""
+    assert model.tokenizer is not None
+    return str(model.tokenizer.decode([token]))
+
+
+def _heads(model: Model, head: Any) -> list[Head]:
+    if head is None:
+        return list(all_heads(model.heads_per_layer))
+    listed = [head] if isinstance(head, str | Head) else list(head)
+    return check_heads(listed, model.heads_per_layer, model.name)
+
+
+def atlas_for(model: Model, atlas: Any, *, progress: bool = True) -> Atlas:
+    """The atlas of a model: as given, from its folder, from the cache, or made now and kept there."""
+    if isinstance(atlas, Atlas):
+        return _fitting(atlas, model)
+    if atlas is not None:
+        return _fitting(Atlas.load(atlas), model)
+    place = cached_atlas(model)
+    if place.is_dir():
+        return _fitting(Atlas.load(place), model)
+    made = survey(model, progress=progress, **QUICK)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    made.save(place)
+    return made
+
+
+def cached_atlas(model: Model) -> Path:
+    """Where the atlas of a model is kept."""
+    return cache_folder() / "atlas" / model_digest(model.hf)
+
+
+def _fitting(atlas: Atlas, model: Model) -> Atlas:
+    if atlas.provenance.get("model_digest") != model_digest(model.hf):
+        raise QKPrismError(
+            f"This atlas is of {atlas.provenance.get('model')}, and the weights of {model.name} are others. "
+            "Make one of this model: qkprism atlas, or survey(model)."
+        )
+    return atlas
+
+
+def _feature_sets(features: Any) -> list[Features]:
+    if features is None:
+        return []
+    listed = [features] if isinstance(features, Features | str | os.PathLike) else list(features)
+    return [one if isinstance(one, Features) else Features.load(one) for one in listed]
+
+
+def _provenance(model: Model, atlas: Atlas) -> dict[str, Any]:
+    return {
+        "model": model.name,
+        "revision": model.revision,
+        "atlas": dict(atlas.provenance),
+        "versions": versions(),
+    }
