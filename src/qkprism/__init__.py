@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qkprism import tasks, toy
+    from qkprism.atlas.atlas import Atlas
+    from qkprism.atlas.explain import explain
+    from qkprism.atlas.explanation import Explanation
+    from qkprism.atlas.survey import survey
     from qkprism.capture.vectors import Vectors, decompose_vector_sets, decompose_vectors
     from qkprism.contrasts import Contrast, Example
     from qkprism.contrasts.tasks import Task, task
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from qkprism.verbs.validate import validate
 
 __all__ = [
+    "Atlas",
     "Attribution",
     "Attributions",
     "Contrast",
@@ -45,6 +50,7 @@ __all__ = [
     "Effects",
     "Encoding",
     "Example",
+    "Explanation",
     "Feature",
     "Features",
     "Head",
@@ -61,10 +67,12 @@ __all__ = [
     "decompose",
     "decompose_vector_sets",
     "decompose_vectors",
+    "explain",
     "find_heads",
     "intervene",
     "load",
     "project",
+    "survey",
     "task",
     "tasks",
     "toy",
@@ -73,6 +81,10 @@ __all__ = [
 
 # Where the names are: torch and transformers are imported with the first of them, so that `qkprism --help` is quick.
 _NAMES = {
+    "atlas.atlas": ("Atlas",),
+    "atlas.explain": ("explain",),
+    "atlas.explanation": ("Explanation",),
+    "atlas.survey": ("survey",),
     "capture.vectors": ("Vectors", "decompose_vector_sets", "decompose_vectors"),
     "contrasts": ("Contrast", "Example"),
     "contrasts.tasks": ("Task", "task"),

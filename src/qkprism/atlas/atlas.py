@@ -73,16 +73,29 @@ class HeadMeans:
         return MatchDirections.of(self.query_covariance, self.key_covariance[self.key_head], self.scaling)
 
 
+@dataclass(frozen=True)
+class StrongRow:
+    """A row of held-out text in which a head attends strongly to one token that is not the first."""
+
+    attention: float
+    distance: int
+    before: str  # the text in front of the key
+    key: str
+    between: str
+    query: str
+
+
 @dataclass(frozen=True, repr=False)
 class Atlas:
     """What is known of every head of a model from plain text.
 
-    `layers` holds means and covariances, `scores` a number a head by name: see `to_frame`. `provenance` says which
-    model and which text.
+    `layers` holds means and covariances, `scores` a number a head by name (see `to_frame`), `strongest` the rows of
+    each head that attend most to one token. `provenance` says which model and which text.
     """
 
     layers: Mapping[int, HeadMeans]
     scores: Mapping[str, Mapping[Head, float]]
+    strongest: Mapping[Head, tuple[StrongRow, ...]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,7 +120,7 @@ class Atlas:
             columns[name] = [values.get(head, float("nan")) for head in self.heads]
         return pd.DataFrame(columns)
 
-    def plot(self, score: str = "variation, 3 parts") -> go.Figure:
+    def plot(self, score: str = "variation: + asked position") -> go.Figure:
         """Layers against heads, coloured by a column of `to_frame`."""
         from qkprism.figures.atlas import atlas_figure
 
@@ -130,6 +143,7 @@ class Atlas:
         manifest = {
             "scaling": {str(layer): means.scaling for layer, means in self.layers.items()},
             "scores": {name: {str(head): value for head, value in one.items()} for name, one in self.scores.items()},
+            "strongest": {str(head): [vars(row) for row in rows] for head, rows in self.strongest.items()},
             "provenance": dict(self.provenance),
         }
         return write_run(folder, KIND, manifest, {"means": {name: value.float() for name, value in tensors.items()}})
@@ -151,14 +165,16 @@ class Atlas:
                 name: {Head.parse(head): float("nan") if value is None else value for head, value in one.items()}
                 for name, one in manifest["scores"].items()
             }
-            return cls(layers, scores, manifest["provenance"])
+            stored = manifest["strongest"].items()
+            strongest = {Head.parse(head): tuple(StrongRow(**row) for row in rows) for head, rows in stored}
+            return cls(layers, scores, strongest, manifest["provenance"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise QKPrismError(f"{folder} is damaged: its manifest does not fit its tensors ({error!r}).") from error
 
     def __repr__(self) -> str:
         text = self.provenance.get("text", {})
-        return f"Atlas({self.provenance.get('model')}: {len(self.heads)} heads; {text.get('tokens')} tokens of {text.get('origin')})"
+        read = f"{text.get('tokens')} tokens of {text.get('origin')}"
+        return f"Atlas({self.provenance.get('model')}: {len(self.heads)} heads; {read})"
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False, max_rows=20, float_format="{:.3g}".format))
-

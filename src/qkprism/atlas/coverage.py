@@ -10,7 +10,7 @@ explained, so it is also given for the row without its first token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -28,7 +28,7 @@ from qkprism.models.rotation import Rotation
 CUTS = (4, 16, 32)
 STAGES = ("first token", "+ position", "+ salience", "+ asked position", *(f"+ match {cut}" for cut in CUTS))
 SUFFICE = 0.1  # total variation below which parts are said to suffice
-DECIDING = PARTS
+KEPT = 8  # strongest rows of a head
 
 
 @dataclass
@@ -39,13 +39,34 @@ class CoverageSums:
     variation_later: Float64[Tensor, "head stage"]
     suffice: Float64[Tensor, "head stage"]
     decides: Float64[Tensor, "head part"]
-    rows: float = 0.0
-    strongest: list[StrongRow] = field(default_factory=list)
+    rows: Float64[Tensor, ""]
+    strongest: Float64[Tensor, "head kept"]  # attention of the strongest rows on a token that is not the first
+    places: Int64[Tensor, "head kept 3"]  # their window, query and key
 
     @classmethod
     def zeros(cls, heads: int) -> CoverageSums:
-        stages, parts = (torch.zeros(heads, len(one), dtype=torch.float64) for one in (STAGES, DECIDING))
-        return cls(stages.clone(), stages.clone(), stages.clone(), parts)
+        """Sums of nothing."""
+        stages, parts, one = (
+            torch.zeros(shape, dtype=torch.float64) for shape in ((heads, len(STAGES)), (heads, len(PARTS)), ())
+        )
+        strongest, places = torch.zeros(heads, KEPT, dtype=torch.float64), torch.zeros(heads, KEPT, 3).long()
+        return cls(stages.clone(), stages.clone(), stages.clone(), parts, one, strongest, places)
+
+    def state(self) -> dict[str, Tensor]:
+        """The sums by name, as they are stored."""
+        return dict(vars(self))
+
+    def keep_strongest(self, attention: Float[Tensor, "window head row token"], rows: slice, first_window: int) -> None:
+        """Remember the rows that attend most to one token that is not the first."""
+        value, key = attention[..., 1:].double().cpu().max(-1)
+        windows, _, count = value.shape
+        query = torch.arange(rows.start, rows.start + count * rows.step, rows.step)
+        where = torch.stack(torch.meshgrid(torch.arange(windows) + first_window, query, indexing="ij"), -1)
+        place = torch.cat([where[:, None].expand(-1, value.shape[1], -1, -1), key[..., None] + 1], -1)
+        values = torch.cat([self.strongest, value.transpose(0, 1).flatten(1)], 1)
+        places = torch.cat([self.places, place.transpose(0, 1).flatten(1, 2)], 1)
+        self.strongest, order = values.topk(KEPT, 1)
+        self.places = places.gather(1, order[..., None].expand(-1, -1, 3))
 
     def scores(self, layer: int) -> dict[str, dict[Head, float]]:
         """Means over rows, by name."""
@@ -54,20 +75,9 @@ class CoverageSums:
         for name, table in tables.items():
             for stage, values in zip(STAGES, table.mT / self.rows, strict=True):
                 found[f"{name}: {stage}"] = {Head(layer, i): float(v) for i, v in enumerate(values)}
-        for part, values in zip(DECIDING, self.decides.mT / self.rows, strict=True):
+        for part, values in zip(PARTS, self.decides.mT / self.rows, strict=True):
             found[f"decides: {part}"] = {Head(layer, i): float(v) for i, v in enumerate(values)}
         return found
-
-
-@dataclass(frozen=True)
-class StrongRow:
-    """A row in which a head attends strongly to a token that is not the first: where, and to what."""
-
-    head: Head
-    window: int
-    query: int
-    key: int
-    attention: float
 
 
 def add_rows(
@@ -76,6 +86,7 @@ def add_rows(
     rotation: Rotation | None,
     means: HeadMeans,
     kinds: Kinds,
+    first_window: int,
 ) -> None:
     """Split the rows of a batch in every head of a layer, rebuild them stage by stage, and add up."""
     home = float64_device(call.query.device)
@@ -95,6 +106,7 @@ def add_rows(
         sums.suffice[:, number] += ((variation < SUFFICE) * there).sum((0, 2)).to(home).double()
     sums.decides += decides(parts, logits, there).to(home).double()
     sums.rows += float(kinds.there.sum())
+    sums.keep_strongest(true * there.unsqueeze(-1), kinds.rows, first_window)
 
 
 def decides(

@@ -31,7 +31,9 @@ from qkprism.options import show, whole_number
 from qkprism.pipeline.inputs import check_ids, check_length, versions
 
 TokenName = int | str
-QUICK = {"windows": 48, "length": 128}  # of the atlas that is made where there is none
+FeatureRun = Features | str | os.PathLike[str]
+FeatureRuns = FeatureRun | Sequence[FeatureRun] | None
+QUICK_WINDOWS, QUICK_LENGTH = 48, 128  # of the atlas that is made where there is none
 
 
 def explain(
@@ -42,7 +44,7 @@ def explain(
     key: TokenName | None = None,
     head: HeadLike | Sequence[HeadLike] | None = None,
     atlas: Atlas | str | os.PathLike[str] | None = None,
-    features: Features | Sequence[Features] | str | os.PathLike[str] | None = None,
+    features: FeatureRuns = None,
     top: int = 8,
     progress: bool = True,
 ) -> Explanation:
@@ -159,13 +161,12 @@ def _edges(
 ) -> list[Edge]:
     """The edges that are told, most attention first; without a key the first token is left out, where heads rest."""
     if key is not None:
-        if unseen := [row.head for row in rows.values() if not row.logits[key].isfinite()]:
-            if len(unseen) == len(rows):
-                raise QKPrismError(
-                    f"{tokens[query]!r} (token {query}) does not see {tokens[key]!r} (token {key}): a key comes before "
-                    "its query, within the window of the head."
-                )
         pairs = [(row, key) for row in rows.values() if row.logits[key].isfinite()]
+        if not pairs:
+            raise QKPrismError(
+                f"{tokens[query]!r} (token {query}) does not see {tokens[key]!r} (token {key}): a key comes before its "
+                "query, within the window of the head."
+            )
     else:
         pairs = [(row, place) for row in rows.values() for place in _best_keys(row, 1 if top else 5)]
     pairs.sort(key=lambda pair: -float(pair[0].attention[pair[1]]))
@@ -215,11 +216,10 @@ def shown(model: Model, token: int) -> str:
     return str(model.tokenizer.decode([token]))
 
 
-def _heads(model: Model, head: Any) -> list[Head]:
+def _heads(model: Model, head: Any) -> tuple[Head, ...]:
     if head is None:
-        return list(all_heads(model.heads_per_layer))
-    listed = [head] if isinstance(head, str | Head) else list(head)
-    return check_heads(listed, model.heads_per_layer, model.name)
+        return all_heads(model.heads_per_layer)
+    return check_heads(head, model.heads_per_layer, model.name)
 
 
 def atlas_for(model: Model, atlas: Any, *, progress: bool = True) -> Atlas:
@@ -231,7 +231,7 @@ def atlas_for(model: Model, atlas: Any, *, progress: bool = True) -> Atlas:
     place = cached_atlas(model)
     if place.is_dir():
         return _fitting(Atlas.load(place), model)
-    made = survey(model, progress=progress, **QUICK)
+    made = survey(model, windows=QUICK_WINDOWS, length=QUICK_LENGTH, progress=progress)
     place.parent.mkdir(parents=True, exist_ok=True)
     made.save(place)
     return made

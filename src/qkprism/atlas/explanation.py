@@ -160,9 +160,11 @@ class Explanation:
 def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
     """Why a head attends to a key rather than to its rival."""
     rival = rival_of(row, key)
-    shares = {name: float(_lead(values, key, rival, row)) for name, values in row.terms.items()}
-    lead = float(_lead(row.logits, key, rival, row))
-    offered = tuple(name for name, null in row.null.items() if _beats(shares[name], null, key, rival, row))
+    shares = {name: float(_lead(values, key, rival)) for name, values in row.terms.items()}
+    if 0 in (key, rival):  # the place of the first token is to be the first
+        shares["first token"], shares["position"] = shares["first token"] + shares["position"], 0.0
+    lead = float(_lead(row.logits, key, rival))
+    offered = tuple(name for name, null in row.null.items() if _beats(shares[name], null, key, rival))
     sign = 1 if lead >= 0 else -1
     names = [name for name in shares if name not in row.null or name in offered]
     decides = max(names, key=lambda name: sign * shares[name])
@@ -191,14 +193,14 @@ def rival_of(row: HeadRow, key: int) -> int | None:
     return int(logits.argmax()) if logits.isfinite().any() else None
 
 
-def _lead(values: Tensor, key: int, rival: int | None, row: HeadRow) -> Tensor:
+def _lead(values: Tensor, key: int, rival: int | None) -> Tensor:
     """What one key has more than its rival; without a rival, all it has."""
     return values[..., key] if rival is None else values[..., key] - values[..., rival]
 
 
-def _beats(share: float, null: Tensor, key: int, rival: int | None, row: HeadRow) -> bool:
+def _beats(share: float, null: Tensor, key: int, rival: int | None) -> bool:
     """Whether a feature moves the lead more than every draw of permuted labels."""
-    return abs(share) > float(_lead(null, key, rival, row).abs().amax())
+    return abs(share) > float(_lead(null, key, rival).abs().amax())
 
 
 def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:

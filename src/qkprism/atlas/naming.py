@@ -1,8 +1,8 @@
 """Named features in the match of a head: what each explains of a row, beside what permuted labels would.
 
-Contrasts that were decomposed together are told apart by their joint projectors, as in `attribute`. Features of several
-runs may overlap; then each gets its Shapley share of the joint span of their key directions, which has no order. In both
-cases the parts add up with the rest:
+Contrasts that were decomposed together are told apart by their joint projectors, as in `attribute`. Features of
+several runs may overlap; then each gets its Shapley share of the joint span of their key directions, which has no
+order. In both cases the parts add up with the rest:
 
     part_f = scaling dq^T F_f dk           rest = match - sum of the parts
 
@@ -20,7 +20,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.atlas.rows import RotatedRows
-from qkprism.core.conditions import layer_conditions
+from qkprism.core.conditions import Method, layer_conditions
 from qkprism.core.feature_set import Features
 from qkprism.core.features import Feature
 from qkprism.core.metrics import factor, identity_like
@@ -92,7 +92,7 @@ def _forms(offered: Sequence[tuple[Features, str]], head: Head) -> NamedForms:
 
 
 def _of_one_run(features: Features, names: Sequence[str], head: Head) -> NamedForms:
-    method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
+    method: Method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
     groups = {name: [name] for name in names}
     conditions = layer_conditions(features, head.layer, [method], heads=[head], draws=0, groups=groups)[head]
     spaces = {condition: conditions.subspace(i).projector for i, condition in enumerate(conditions.names)}

@@ -9,9 +9,7 @@ Additive: chunks, order and number of processes do not matter, but for rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64
@@ -75,10 +73,6 @@ class LayerSums:
     def state(self) -> dict[str, Tensor]:
         """The sums by name, as they are stored."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Tensor]) -> LayerSums:
-        return cls(**{one.name: state[one.name].clone() for one in fields(cls)})
 
 
 @dataclass(frozen=True)
@@ -162,7 +156,7 @@ def _add_covariance(
     covariance = (covariance * whole[:, None, :, None, None]).sum(0, keepdim=True)  # all windows stand alike
     if rotation is not None:
         at = rotation.at(ends)
-        at = Rotation(at.function, at.cos[:1], at.sin[:1], at.slice)
+        at = Rotation(at.function, at.cos[:1], at.sin[:1], at.part)
         for _ in range(2):  # both sides
             turned = at.back(covariance.permute(0, 1, 3, 2, 4).flatten(1, 2))
             covariance = turned.unflatten(1, covariance.shape[1:4:2]).permute(0, 1, 3, 4, 2)
@@ -187,17 +181,3 @@ def empty_sums(call: AttentionCall) -> LayerSums:
     """Sums for the heads of a call."""
     device = float64_device(call.query.device)
     return LayerSums.zeros(call.n_heads, call.n_kv_heads, call.query.shape[-1], device)
-
-
-def as_tensors(sums: Mapping[int, LayerSums]) -> dict[str, Any]:
-    """The sums of all layers by name."""
-    return {f"{layer}/{name}": value for layer, one in sums.items() for name, value in one.state().items()}
-
-
-def from_tensors(tensors: Mapping[str, Tensor]) -> dict[int, LayerSums]:
-    """What `as_tensors` took down."""
-    layers = sorted({int(name.partition("/")[0]) for name in tensors})
-    return {
-        layer: LayerSums.from_state({one.name: tensors[f"{layer}/{one.name}"] for one in fields(LayerSums)})
-        for layer in layers
-    }

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from qkprism.atlas.atlas import Atlas, HeadMeans
+from qkprism.atlas.atlas import Atlas, HeadMeans, StrongRow
 from qkprism.atlas.coverage import CoverageSums, add_rows
+from qkprism.atlas.progress import SurveyProgress
 from qkprism.atlas.sums import Kinds, LayerSums, add_call, empty_sums
-from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of, written_by
+from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
 from qkprism.errors import QKPrismError
+from qkprism.files import path_of
 from qkprism.heads import Head
 from qkprism.memory import give_back
 from qkprism.models.calls import AttentionCall
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
-from qkprism.models.rotation import Rotation
-from qkprism.options import checked_seed, whole_number
+from qkprism.models.rotation import Rotation, Slices
+from qkprism.options import checked_seed, finite, whole_number
 from qkprism.pipeline.inputs import bar, versions
 
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 WARM = 4  # windows from which the centre of the covariances is taken
+AROUND = 12  # tokens of text in front of the key of a strong row
 
 
 def survey(
@@ -35,35 +41,49 @@ def survey(
     length: int = 256,
     held_out: float = 0.25,
     seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Atlas:
     """What is known of every head from plain text: the means of the exact split, scores, and what they explain.
 
     >>> atlas = survey(model, "corpus.txt"); atlas.to_frame()   # doctest: +SKIP
 
-    `texts` are strings or files; without any a causal model writes its own. They are cut into `windows` windows of
-    `length` tokens. A share of them, `held_out`, of other documents where there are several, is not learned from: how
-    well parts of the split rebuild rows of attention is measured there.
+    texts       strings, or paths of files and folders of text; without any a causal model writes its own
+    windows     how many pieces of text are read
+    length      tokens of a piece: long-range heads need long ones
+    held_out    the share of the text, of other documents where there are several, that is not learned from: how well
+                parts of the split rebuild rows of attention is measured there
+    seed        of what is held out, and of the text that a model writes
+    checkpoint  a folder; a survey that was killed goes on where it was, to the identical result
     """
-    windows, seed = whole_number(windows, "windows", 2), checked_seed(seed)
-    length = _length(model, whole_number(length, "length", 16))
-    if not 0 < held_out < 1:
+    windows, seed = whole_number(windows, "windows", 4), checked_seed(seed)
+    length = _length(model, whole_number(length, "length", SHORTEST))
+    if not 0 < finite(held_out, "held_out") < 1:
         raise QKPrismError(f"held_out={held_out} is not a share of the text. Give a number between 0 and 1.")
-    slices = model.rotated_slices
-    found = _windows(model, texts, length, windows, seed, progress)
-    learned, tested = found.split(held_out, seed)
+    run = _Pass(model, model.rotated_slices)
+    job = {"model_digest": model_digest(model.hf), "texts": _told(texts), "windows": windows, "length": length}
+    job |= {"held_out": held_out, "seed": seed}
+    state = SurveyProgress.of(job, None if checkpoint is None else path_of(checkpoint))
+    if state.windows is None:
+        state.windows = _windows(model, texts, length, windows, seed, progress)
+        state.note(now=True)
+    learned, tested = state.windows.split(held_out, seed)
     if not len(learned):
-        raise QKPrismError(f"{len(found)} windows of text are too few to hold some out. Give more text.")
-    run = _Pass(model, slices)
-    centre = _centres(run, learned)
-    sums = _learn(run, learned, centre, progress)
-    layers = {layer: HeadMeans.of(one, model.layers[layer].scaling) for layer, one in sums.items()}
-    coverage = _test(run, tested, layers, progress)
+        raise QKPrismError(f"{len(state.windows)} windows of text are too few to hold some out. Give more text.")
+    _learn(run, learned, state, progress)
+    layers = {layer: HeadMeans.of(one, model.layers[layer].scaling) for layer, one in state.learned.items()}
+    _test(run, tested, layers, state, progress)
     scores: dict[str, dict[Head, float]] = {}
-    for layer, one in coverage.items():
+    for layer, one in state.tested.items():
         for name, values in one.scores(layer).items():
             scores.setdefault(name, {}).update(values)
-    return Atlas(layers, scores, _provenance(model, found, learned, tested, length, seed))
+    strongest = strongest_rows(model, state.tested, tested)
+    return Atlas(layers, scores, strongest, _provenance(model, learned, tested, length, seed))
+
+
+def _told(texts: Any) -> str:
+    """A digest of what was given as texts."""
+    return "" if texts is None else hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
 
 
 def _length(model: Model, length: int) -> int:
@@ -86,7 +106,7 @@ class _Pass:
     """Runs windows through a model in batches of a fixed plan."""
 
     model: Model
-    slices: Any
+    slices: Slices
 
     def batches(self, windows: Windows) -> Iterator[tuple[int, WindowBatch]]:
         """Windows in their order, as many at once as tokens allow; each batch with the number of its first window."""
@@ -120,13 +140,17 @@ def _centres(run: _Pass, windows: Windows) -> dict[int, Tensor]:
     return {layer: one.key / one.tokens for layer, one in sums.items()}
 
 
-def _learn(run: _Pass, windows: Windows, centre: dict[int, Tensor], progress: bool) -> dict[int, LayerSums]:
-    sums: dict[int, LayerSums] = {}
+def _learn(run: _Pass, windows: Windows, state: SurveyProgress, progress: bool) -> None:
+    centre = _centres(run, windows) if state.done["learned"] < len(windows) else {}
     with bar(len(windows), "windows read", progress) as tick:
         for start, batch in run.batches(windows):
-            _add(run, sums, batch, start, centre)
-            tick(len(batch.input_ids))
-    return sums
+            count = len(batch.input_ids)
+            if start >= state.done["learned"]:
+                _add(run, state.learned, batch, start, centre)
+                state.done["learned"] = start + count
+                state.note()
+            tick(count)
+    state.note(now=True)
 
 
 def _add(
@@ -142,24 +166,61 @@ def _add(
     run.show(batch, visit)
 
 
-def _test(run: _Pass, windows: Windows, layers: dict[int, HeadMeans], progress: bool) -> dict[int, CoverageSums]:
-    sums = {layer: CoverageSums.zeros(len(means.mean_query)) for layer, means in layers.items()}
+def _test(run: _Pass, windows: Windows, layers: Mapping[int, HeadMeans], state: SurveyProgress, progress: bool) -> None:
+    for layer, means in layers.items():
+        state.tested.setdefault(layer, CoverageSums.zeros(len(means.mean_query)))
     with bar(len(windows), "windows tested", progress) as tick:
         for start, batch in run.batches(windows):
-            kinds = Kinds.of(batch, start, run.model.device)
-
-            def visit(call: AttentionCall, rotation: Rotation | None, kinds: Kinds = kinds) -> None:
-                add_rows(sums[call.layer], call, rotation, layers[call.layer], kinds)
-
-            run.show(batch, visit)
-            tick(len(batch.input_ids))
-    return sums
+            count = len(batch.input_ids)
+            if start >= state.done["tested"]:
+                _test_batch(run, batch, start, layers, state.tested)
+                state.done["tested"] = start + count
+                state.note()
+            tick(count)
 
 
-def _provenance(
-    model: Model, found: Windows, learned: Windows, tested: Windows, length: int, seed: int
-) -> dict[str, Any]:
-    text = {"origin": found.origin, "tokens": learned.tokens, "windows": len(learned), "length": length, "seed": seed}
+def _test_batch(
+    run: _Pass, batch: WindowBatch, start: int, layers: Mapping[int, HeadMeans], sums: Mapping[int, CoverageSums]
+) -> None:
+    kinds = Kinds.of(batch, start, run.model.device)
+
+    def visit(call: AttentionCall, rotation: Rotation | None) -> None:
+        add_rows(sums[call.layer], call, rotation, layers[call.layer], kinds, start)
+
+    run.show(batch, visit)
+
+
+def strongest_rows(
+    model: Model, tested: Mapping[int, CoverageSums], windows: Windows
+) -> dict[Head, tuple[StrongRow, ...]]:
+    """The strongest rows of every head, as text."""
+    if model.tokenizer is None:
+        return {}
+    text = partial(_text, model.tokenizer)
+    found = {}
+    for layer, one in tested.items():
+        for index, (values, places) in enumerate(zip(one.strongest.tolist(), one.places.tolist(), strict=True)):
+            found[Head(layer, index)] = tuple(
+                StrongRow(
+                    attention=value,
+                    distance=query - key,
+                    before=text(windows.ids[window][max(0, key - AROUND) : key]),
+                    key=text(windows.ids[window][key : key + 1]),
+                    between=text(windows.ids[window][key + 1 : query]) if query > key else "",
+                    query=text(windows.ids[window][query : query + 1]),
+                )
+                for value, (window, query, key) in zip(values, places, strict=True)
+                if value > 0
+            )
+    return found
+
+
+def _text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids)))
+
+
+def _provenance(model: Model, learned: Windows, tested: Windows, length: int, seed: int) -> dict[str, Any]:
+    text = {"origin": learned.origin, "tokens": learned.tokens, "windows": len(learned), "length": length, "seed": seed}
     text |= {"held_out_tokens": tested.tokens, "held_out_windows": len(tested)}
     return {
         "model": model.name,

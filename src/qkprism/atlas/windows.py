@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ class Windows:
             cut = len(self) - max(1, round(held_out * len(self)))
             return self._pick(range(cut)), self._pick(range(cut, len(self)))
         order = torch.randperm(len(documents), generator=torch.Generator().manual_seed(seed)).tolist()
-        wanted, held, count = held_out * len(self), set(), 0
+        wanted, count = held_out * len(self), 0
+        held: set[int] = set()
         for place in order:
             if count >= wanted or len(held) == len(documents) - 1:
                 break
@@ -187,7 +189,7 @@ def _text_of(place: Path, number: int, line: str) -> str:
 
 def _parquet(place: Path) -> Iterator[str]:
     try:
-        from pyarrow import parquet
+        parquet = import_module("pyarrow.parquet")
     except ImportError:
         raise QKPrismError(f"{place}: reading parquet needs pyarrow. Run: pip install pyarrow") from None
     file = parquet.ParquetFile(place)
@@ -199,10 +201,10 @@ def _parquet(place: Path) -> Iterator[str]:
 
 def _dataset(place: Path) -> Iterator[str]:
     try:
-        from datasets import load_from_disk
+        datasets = import_module("datasets")
     except ImportError:
         raise QKPrismError(f"{place} is a dataset on disk. Run: pip install datasets") from None
-    dataset = load_from_disk(str(place))
+    dataset = datasets.load_from_disk(str(place))
     if "text" not in dataset.column_names:
         raise QKPrismError(f"{place} has no column `text`. It has: {', '.join(dataset.column_names)}.")
     yield from (row["text"] for row in dataset)
@@ -240,7 +242,7 @@ def _write(model: Model, start: int, count: int, length: int, seed: int) -> list
     prompt = torch.full((count, 1), start, device=model.device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        written = model.hf.generate(  # type: ignore[operator]
+        written = model.hf.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             do_sample=True,

@@ -6,7 +6,13 @@ import os
 
 import typer
 
-from qkprism.cli import contrasts, features, studies, toy  # noqa: F401  (they add their commands to the app, in this order)
+from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in this order)
+    atlas,
+    contrasts,
+    features,
+    studies,
+    toy,
+)
 from qkprism.cli.app import app
 from qkprism.errors import QKPrismError
 from qkprism.memory import hold_free

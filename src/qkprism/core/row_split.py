@@ -1,7 +1,7 @@
 """The exact split of attention logits by the means of a head, and the directions of what is left.
 
-With the mean query and the mean keys of natural text as they stand at their positions (R q_mean at the query's, R k_mean
-at each key's; the first token of a text has a mean key of its own), q = R q_mean + dq and k = R k_mean + dk:
+With the mean query and the mean keys of natural text as they stand at their positions (R q_mean at the query's,
+R k_mean at each key's; the first token of a text has a mean key of its own), q = R q_mean + dq and k = R k_mean + dk:
 
     scaling q.k = scaling (R q_mean . R k_mean  +  R q_mean . dk  +  dq . R k_mean  +  dq . dk)
                            position                salience         asked position    match
@@ -116,10 +116,8 @@ def _roots(covariance: Float64[Tensor, "*head d d"]) -> tuple[Tensor, Tensor]:
     return (vectors * root.unsqueeze(-2)) @ vectors.mT, (vectors * inverse.unsqueeze(-2)) @ vectors.mT
 
 
-def total_variation(
-    one: Float[Tensor, "*row token"], other: Float[Tensor, "*row token"]
-) -> Float[Tensor, "*row"]:
-    """Half the sum of absolute differences of two rows of attention: 0 if they are the same, 1 if they share nothing."""
+def total_variation(one: Float[Tensor, "*row token"], other: Float[Tensor, "*row token"]) -> Float[Tensor, "*row"]:
+    """Half the sum of absolute differences of two rows: 0 if they are the same, 1 if they share nothing."""
     return (one - other).abs().sum(-1) / 2
 
 

@@ -157,7 +157,8 @@ class AttentionCall:
         """The call of some texts of the batch alone, and of their first tokens. It is to be read, not edited."""
         query, key, value = (x[list(texts), :, :tokens] for x in (self.query, self.key, self.value))
         mask, bias = (_pick_texts(x, texts, tokens) for x in (self.mask, self.position_bias))
-        return replace(self, query=query, key=key, value=value, mask=mask, position_bias=bias, angles=None, head_edits=[])
+        read = {"query": query, "key": key, "value": value, "mask": mask, "position_bias": bias, "angles": None}
+        return replace(self, **read, head_edits=[])
 
     def logits(
         self, heads: Sequence[int] | None = None, rows: RowChoice = None

@@ -1,8 +1,8 @@
 """Queries and keys without their rotation: the model's own function, called with the angle turned back.
 
-An attention module that rotates is handed cos and sin of its positions, and calls `apply_rotary_pos_emb` of its modeling
-file on some dimensions of queries and keys. The same function with -sin undoes it, whatever pairs it rotates; where cos
-and sin carry a factor m (YaRN), cos^2 + sin^2 = m^2 is divided out:
+An attention module that rotates is handed cos and sin of its positions, and calls `apply_rotary_pos_emb` of its
+modeling file on some dimensions of queries and keys. The same function with -sin undoes it, whatever pairs it rotates;
+where cos and sin carry a factor m (YaRN), cos^2 + sin^2 = m^2 is divided out:
 
     q = turn(turn(q, cos, sin), cos, -sin) / m^2
 
@@ -49,7 +49,7 @@ class Rotation:
     function: Callable[..., Any]
     cos: Float[Tensor, "batch token angle"]
     sin: Float[Tensor, "batch token angle"]
-    slice: RotatedSlice
+    part: RotatedSlice
 
     @classmethod
     def of(cls, call: AttentionCall, rotated: RotatedSlice | None) -> Rotation | None:
@@ -75,9 +75,9 @@ class Rotation:
         return self._apply(vectors, self.cos / factor, -self.sin / factor)
 
     def _apply(self, vectors: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        first, last = self.slice.start, self.slice.start + self.slice.width
+        first, last = self.part.start, self.part.start + self.part.width
         turned = _call(self.function, vectors[..., first:last], cos.to(vectors), sin.to(vectors))
-        if self.slice.width == vectors.shape[-1]:
+        if self.part.width == vectors.shape[-1]:
             return turned
         return torch.cat([vectors[..., :first], turned, vectors[..., last:]], -1)
 
@@ -92,8 +92,10 @@ def _function(call: AttentionCall) -> Callable[..., Any] | None:
 def _call(function: Callable[..., Any], vectors: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Call it for one tensor, also where it takes queries and keys together."""
     if list(inspect.signature(function).parameters)[1] in ("k", "key"):
-        return function(vectors, vectors[:, :1], cos, sin)[0]  # type: ignore[no-any-return]
-    return function(vectors, cos, sin)  # type: ignore[no-any-return]
+        turned, _ = function(vectors, vectors[:, :1], cos, sin)
+    else:
+        turned = function(vectors, cos, sin)
+    return turned
 
 
 def rotated_slices(model: Model) -> dict[int, RotatedSlice | None]:
@@ -131,8 +133,8 @@ def _proved(model: Model, layer: int, here: AttentionCall, moved: AttentionCall)
         if distance(pair[1], pair[0]) <= tolerance(model.dtype) and _there_and_back(here, candidate, model.dtype):
             return candidate
     raise QKPrismError(
-        f"The rotation of {model.name} in layer {layer} cannot be undone by its own `apply_rotary_pos_emb`, so there is "
-        "no split by position; the contrasts of this model can be used as ever."
+        f"The rotation of {model.name} in layer {layer} cannot be undone by its own `apply_rotary_pos_emb`, so "
+        "there is no split by position; the contrasts of this model can be used as ever."
     )
 
 

@@ -1,0 +1,113 @@
+"""Commands on plain text: atlas, explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, JsonOption, ModelOption, app
+from qkprism.cli.inputs import Loading, heads_named, place_for
+from qkprism.cli.printing import print_json, print_table
+from qkprism.contrasts import Text
+from qkprism.errors import QKPrismError
+from qkprism.options import checked_seed
+
+
+@app.command(epilog="Examples:  qkprism atlas   qkprism atlas --texts corpus.jsonl --windows 512 --save runs/atlas")
+def atlas(
+    model: ModelOption = "smollm2",
+    texts: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text files (.txt, .md, .jsonl, .parquet) or folders; else the model writes its own."),
+    ] = None,
+    windows: Annotated[int, typer.Option(help="Pieces of text to read.", min=4)] = 128,
+    length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 256,
+    seed: Annotated[int, typer.Option(help="Of what is held out and of the model's own text.")] = 0,
+    save: Annotated[
+        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
+    ] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Survey every head on plain text: where it looks, what decides, and what can be explained."""
+    loading = Loading(model, dtype, device, device_map)
+    if missing := [place for place in texts or () if not place.exists()]:
+        raise QKPrismError(f"{missing[0]} does not exist.")
+    checked_seed(seed)
+    save = place_for(save, "atlas")
+    import qkprism as qk
+    from qkprism.files import write_text
+    from qkprism.page.atlas import summary
+    from qkprism.runs import remove_run
+
+    kept = save.with_name(f".{save.name}.checkpoint") if save else None
+    loaded = loading.load()
+    found = qk.survey(loaded, texts or None, windows=windows, length=length, seed=seed, checkpoint=kept)
+    report = None
+    if save is not None and kept is not None:
+        report = write_text(found.save(save) / "report.html", found.to_html())
+        remove_run(kept)
+    else:
+        from qkprism.atlas.explain import cached_atlas
+
+        place = cached_atlas(loaded)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        save = found.save(place)
+    frame = found.to_frame()
+    if as_json:
+        print_json({"provenance": dict(found.provenance), "heads": frame.to_dict("records")})
+        return
+    columns = ["head", "attention: first token", "attention: distance 1", "attention: after the same token"]
+    columns += ["variation: + asked position", "variation: + match 16"]
+    best = frame.sort_values("attention: after the same token", ascending=False).head(10)
+    print_table(best, columns, "Heads that attend to what followed the same token before")
+    typer.echo(summary(found))
+    typer.echo(f"Atlas:  {save}" + (f"\nReport: {report.resolve()}" if report else "  (`qkprism explain` uses it)"))
+
+
+@app.command(
+    epilog='Examples:  qkprism explain "The hat is in box O, the jam is in box Z. The jam is in box"   '
+    'qkprism explain "Mary met John. She greeted him" --query him --key John'
+)
+def explain(
+    text: Annotated[str, typer.Argument(help="Any text; [?so] marks the query, [+so] the key.", show_default=False)],
+    model: ModelOption = "smollm2",
+    query: Annotated[str | None, typer.Option(help="The token that attends: text or number; else the last.")] = None,
+    key: Annotated[str | None, typer.Option(help="The token attended to: text or number; else the strongest.")] = None,
+    head: Annotated[str | None, typer.Option(help="Heads such as L18H6,L21H7; all by default.")] = None,
+    atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
+    features: Annotated[
+        list[Path] | None, typer.Option(help="Run folders of features, to name parts of the match.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many edges to tell.", min=1)] = 8,
+    save: Annotated[Path | None, typer.Option(help="Write the page, such as why.html.")] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Why do heads attend there? Any text, in parts that add up, strongest edges first."""
+    loading, heads = Loading(model, dtype, device, device_map), heads_named(head)
+    Text.parse(text)
+    for place in [*(features or ()), *([atlas] if atlas else ())]:
+        if not place.is_dir():
+            raise QKPrismError(f"{place} is not a run folder.")
+    import qkprism as qk
+
+    options: dict[str, Any] = {"query": _token(query), "key": _token(key), "head": heads, "atlas": atlas, "top": top}
+    found = qk.explain(loading.load(), text, features=features, **options)
+    if as_json:
+        print_json({"provenance": dict(found.provenance), "edges": found.to_frame().to_dict("records")})
+    else:
+        for number, edge in enumerate(found.edges, 1):
+            typer.echo(f"{number}. {edge.sentence}")
+    if save is not None:
+        typer.echo(f"Page: {found.save(save).resolve()}", err=as_json)
+
+
+def _token(name: str | None) -> int | str | None:
+    return int(name) if name is not None and name.lstrip("-").isdecimal() else name
