@@ -130,6 +130,12 @@ class Explanation:
         columns |= {name: values[seen].numpy() for name, values in row.terms.items()}
         return pd.DataFrame(columns)
 
+    def shades(self) -> list[float]:
+        """How much attention the heads of the edges give each token together, from 0 to 1; the first token has none."""
+        mass = torch.stack([self.rows[edge.head].attention for edge in self.edges]).mean(0)
+        mass[0] = 0.0
+        return [float(value) for value in mass / mass.amax().clamp(min=1e-9)]
+
     def plot(self, head: HeadLike | None = None) -> go.Figure:
         """The parts of the logits of the most attended tokens in one head, the first edge's unless named."""
         from qkprism.figures.explanation import explanation_figure

@@ -5,8 +5,6 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from qkprism.figures.attribution import shown_token
 from qkprism.figures.explanation import explanation_figure
 from qkprism.page.layout import figure, page, table
@@ -45,12 +43,8 @@ def explanation_page(explanation: Explanation) -> str:
 
 
 def _text(explanation: Explanation) -> str:
-    rows = [explanation.rows[edge.head] for edge in explanation.edges]
-    mass = torch.stack([row.attention for row in rows]).mean(0)
-    most = max(float(mass[1:].amax()) if len(mass) > 1 else 0.0, 1e-9)
     spans = []
-    for place, token in enumerate(explanation.tokens):
-        shade = min(1.0, float(mass[place]) / most) if place else 0.0
+    for place, (token, shade) in enumerate(zip(explanation.tokens, explanation.shades(), strict=True)):
         kind = " class=query" if place == explanation.query else ""
         spans.append(f"<span{kind} style='background:rgba(0,114,178,{0.55 * shade:.2f})'>{escape(token)}</span>")
     return f"<p class=text>{''.join(spans)}</p>"
