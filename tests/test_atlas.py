@@ -18,7 +18,8 @@ from qkprism.atlas.explanation import REST, edge_of, sentence_of
 from qkprism.atlas.sums import KINDS, STRIDE, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of
-from qkprism.core.row_split import PARTS, MatchDirections, total_variation, without_first
+from qkprism.core.row_split import PARTS, MatchDirections
+from qkprism.core.variation import variation_of, without_first
 from qkprism.errors import QKPrismError
 from qkprism.heads import all_heads
 from qkprism.models.calls import AttentionCall
@@ -313,7 +314,7 @@ def test_directions__do_not_depend_on_the_basis() -> None:
 
 def test_variation__of_rows() -> None:
     rows = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
-    assert total_variation(rows[0], rows[1]) == 0.5
+    assert variation_of(rows[0], rows[1]) == 0.5
     assert without_first(rows).tolist() == [[1.0, 0.0], [0.5, 0.5]]
 
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from qkprism.atlas.atlas import HeadMeans
 from qkprism.atlas.rows import RotatedRows
 from qkprism.atlas.sums import Kinds
-from qkprism.core.row_split import PARTS, total_variation, without_first
+from qkprism.core.row_split import PARTS
+from qkprism.core.variation import variation_of, without_first
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device
@@ -99,8 +100,8 @@ def add_rows(
     stages += [total + rows.match(cut) for cut in CUTS]
     for number, stage in enumerate(stages):
         rebuilt = call.softmax(call.finish(stage, rows=kinds.rows))
-        variation = total_variation(true, rebuilt) * there
-        later = total_variation(without_first(true), without_first(rebuilt)) * there
+        variation = variation_of(true, rebuilt) * there
+        later = variation_of(without_first(true), without_first(rebuilt)) * there
         sums.variation[:, number] += variation.sum((0, 2)).to(home).double()
         sums.variation_later[:, number] += later.sum((0, 2)).to(home).double()
         sums.suffice[:, number] += ((variation < SUFFICE) * there).sum((0, 2)).to(home).double()

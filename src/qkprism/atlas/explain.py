@@ -17,8 +17,8 @@ from qkprism.atlas.naming import NamedForms, named_forms
 from qkprism.atlas.rows import RotatedRows
 from qkprism.atlas.survey import survey
 from qkprism.contrasts import Text
-from qkprism.core.feature_set import Features
-from qkprism.core.row_split import PARTS, total_variation, without_first
+from qkprism.core.row_split import PARTS
+from qkprism.core.variation import variation_of, without_first
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.calls import AttentionCall
@@ -28,7 +28,8 @@ from qkprism.models.loading import cache_folder
 from qkprism.models.model import Model
 from qkprism.models.rotation import Rotation
 from qkprism.options import show, whole_number
-from qkprism.pipeline.inputs import check_ids, check_length, versions
+from qkprism.results.features import Features
+from qkprism.verbs.inputs import check_ids, check_length, versions
 
 TokenName = int | str
 FeatureRun = Features | str | os.PathLike[str]
@@ -103,7 +104,7 @@ def _split_layer(
     true = call.softmax(final)
     stages = _stages(parts, rows)
     rebuilt = torch.stack([call.softmax(call.finish(stage, rows=at)) for stage in stages])
-    variation, later = total_variation(rebuilt, true), total_variation(without_first(rebuilt), without_first(true))
+    variation, later = variation_of(rebuilt, true), variation_of(without_first(rebuilt), without_first(true))
     found = []
     for head in heads:
         one = (0, head.index, 0)
@@ -121,8 +122,8 @@ def _split_layer(
             stage = stages[3][:, head.index : head.index + 1].clone()
             stage[0, 0, 0] += features.sum(0).to(stage)
             again = call.softmax(call.finish(stage, [head.index], at), [head.index])[0, 0, 0]
-            known["+ named"] = float(total_variation(again, true[one]))
-            known_later["+ named"] = float(total_variation(without_first(again), without_first(true[one])))
+            known["+ named"] = float(variation_of(again, true[one]))
+            known_later["+ named"] = float(variation_of(without_first(again), without_first(true[one])))
         found.append(
             HeadRow(
                 head=head,

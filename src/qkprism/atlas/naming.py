@@ -12,7 +12,7 @@ by more than features from permuted labels do, which come out of the same pass a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,14 +20,14 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.atlas.rows import RotatedRows
-from qkprism.core.conditions import Method, layer_conditions
-from qkprism.core.feature_set import Features
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.core.metrics import factor, identity_like
 from qkprism.core.projectors import span
 from qkprism.core.rank import chance_of
 from qkprism.core.splitting import shapley
 from qkprism.heads import Head
+from qkprism.results.features import Features
+from qkprism.subspaces.conditions import Method, layer_conditions
 
 MOST = 5  # features of several runs in one head: the strongest evidence first
 SIGNIFICANT = 0.05
@@ -131,5 +131,4 @@ def _stacked(draws: Sequence[Tensor]) -> Tensor:
 
 def is_relative(features: Features) -> bool:
     """Whether positions were counted from the query when these features were found."""
-    options: Mapping[str, object] = features.provenance.get("options", {})
-    return options.get("rope") == "relative"
+    return features.encoding.rope == "relative"

@@ -114,14 +114,3 @@ def _roots(covariance: Float64[Tensor, "*head d d"]) -> tuple[Tensor, Tensor]:
     root = values.sqrt() * kept
     inverse = torch.where(kept, values, 1.0).rsqrt() * kept
     return (vectors * root.unsqueeze(-2)) @ vectors.mT, (vectors * inverse.unsqueeze(-2)) @ vectors.mT
-
-
-def total_variation(one: Float[Tensor, "*row token"], other: Float[Tensor, "*row token"]) -> Float[Tensor, "*row"]:
-    """Half the sum of absolute differences of two rows: 0 if they are the same, 1 if they share nothing."""
-    return (one - other).abs().sum(-1) / 2
-
-
-def without_first(attention: Float[Tensor, "*row token"]) -> Float[Tensor, "*row token"]:
-    """Rows of attention over all tokens but the first, made to add up to 1."""
-    rest = attention[..., 1:]
-    return rest / rest.sum(-1, keepdim=True).clamp(min=1e-30)

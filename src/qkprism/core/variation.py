@@ -1,11 +1,11 @@
-"""How far attention rows are from each other: total variation over marked keys and the rest."""
+"""How far attention rows are from each other: total variation, half the sum of absolute differences."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 
@@ -30,5 +30,16 @@ class MarkedRows:
 
 
 def total_variation(first: MarkedRows, second: MarkedRows) -> Float64[Tensor, "*row"]:
-    """Half the sum of absolute differences of attention."""
-    return (first.attention() - second.attention()).abs().sum(-1) / 2
+    """The total variation over marked keys and the rest."""
+    return variation_of(first.attention(), second.attention())
+
+
+def variation_of(one: Float[Tensor, "*#row token"], other: Float[Tensor, "*#row token"]) -> Float[Tensor, "..."]:
+    """The total variation of rows of attention: 0 if they are the same, 1 if they share nothing."""
+    return (one - other).abs().sum(-1) / 2
+
+
+def without_first(attention: Float[Tensor, "*row token"]) -> Float[Tensor, "*row later"]:
+    """Rows of attention over all tokens but the first, made to add up to 1."""
+    rest = attention[..., 1:]
+    return rest / rest.sum(-1, keepdim=True).clamp(min=1e-30)
