@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.coverage import CUTS, STAGES
-from qkprism.atlas.explanation import REST, Edge, Explanation, HeadRow, edge_of
+from qkprism.atlas.explanation import REST, Explanation, HeadRow, edge_of
 from qkprism.atlas.naming import NamedForms, named_forms
 from qkprism.atlas.rows import RotatedRows
 from qkprism.atlas.survey import survey
@@ -68,11 +68,14 @@ def explain(
     at = _place(query, ids, model, "query") if query is not None else marked
     to = _place(key, ids, model, "key") if key is not None else wanted
     heads = _heads(model, head)
-    named = named_forms(_feature_sets(features), heads)
-    rows = read_rows(model, ids, at, known, heads, named)
+    rows = read_rows(model, ids, at, known, heads, {})
     tokens = tuple(shown(model, one) for one in ids)
-    chosen = _edges(rows, at, to, tokens, None if head is not None and to is None else top)
-    return Explanation(tokens, at, to, tuple(chosen[:top]), rows, _provenance(model, known))
+    edges = _edges(rows, at, to, tokens, several=head is not None)[:top]
+    named = named_forms(_feature_sets(features), sorted({row.head for row, _ in edges}))
+    if named:
+        rows |= read_rows(model, ids, at, known, list(named), named)
+    told = [edge_of(rows[row.head], at, place, tokens) for row, place in edges]
+    return Explanation(tokens, at, to, tuple(told), rows, _provenance(model, known))
 
 
 def read_rows(
@@ -158,8 +161,8 @@ def _beyond(call: AttentionCall, product: Tensor, capped: Tensor, final: Tensor)
 
 
 def _edges(
-    rows: Mapping[Head, HeadRow], query: int, key: int | None, tokens: Sequence[str], top: int | None
-) -> list[Edge]:
+    rows: Mapping[Head, HeadRow], query: int, key: int | None, tokens: Sequence[str], *, several: bool
+) -> list[tuple[HeadRow, int]]:
     """The edges that are told, most attention first; without a key the first token is left out, where heads rest."""
     if key is not None:
         pairs = [(row, key) for row in rows.values() if row.logits[key].isfinite()]
@@ -169,9 +172,8 @@ def _edges(
                 "query, within the window of the head."
             )
     else:
-        pairs = [(row, place) for row in rows.values() for place in _best_keys(row, 1 if top else 5)]
-    pairs.sort(key=lambda pair: -float(pair[0].attention[pair[1]]))
-    return [edge_of(row, query, place, tokens) for row, place in pairs[: top or None]]
+        pairs = [(row, place) for row in rows.values() for place in _best_keys(row, 5 if several else 1)]
+    return sorted(pairs, key=lambda pair: -float(pair[0].attention[pair[1]]))
 
 
 def _best_keys(row: HeadRow, most: int) -> list[int]:
@@ -252,11 +254,22 @@ def _fitting(atlas: Atlas, model: Model) -> Atlas:
     return atlas
 
 
-def _feature_sets(features: Any) -> list[Features]:
-    if features is None:
-        return []
-    listed = [features] if isinstance(features, Features | str | os.PathLike) else list(features)
-    return [one if isinstance(one, Features) else Features.load(one) for one in listed]
+def _feature_sets(features: Any) -> dict[str, Features]:
+    """Runs of features by name; those of the shelf by the names of their contrasts."""
+    listed = [features] if isinstance(features, Features | Shelf | str | os.PathLike) else list(features or ())
+    found: dict[str, Features] = {}
+    for one in listed:
+        run = one if isinstance(one, Features | Shelf) else _load_run(path_of(one))
+        if isinstance(run, Shelf):
+            found |= {name: run.features(name) for name in run.contrasts}
+        else:
+            found[one.name if isinstance(one, Path) else "" if len(listed) == 1 else f"run {len(found) + 1}"] = run
+    return found
+
+
+def _load_run(folder: Path) -> Features | Shelf:
+    """A run of features, or of the shelf."""
+    return Shelf.load(folder) if (folder / TABLE).is_dir() else Features.load(folder)
 
 
 def _provenance(model: Model, atlas: Atlas) -> dict[str, Any]:

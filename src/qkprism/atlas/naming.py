@@ -12,8 +12,10 @@ by more than features from permuted labels do, which come out of the same pass a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from jaxtyping import Float, Float64
@@ -21,16 +23,13 @@ from torch import Tensor
 
 from qkprism.atlas.rows import RotatedRows
 from qkprism.core.feature import Feature
-from qkprism.core.metrics import factor, identity_like
-from qkprism.core.projectors import span
-from qkprism.core.rank import chance_of
-from qkprism.core.splitting import shapley
 from qkprism.heads import Head
 from qkprism.results.features import Features
 from qkprism.subspaces.conditions import Method, layer_conditions
 
 MOST = 5  # features of several runs in one head: the strongest evidence first
 SIGNIFICANT = 0.05
+DRAWS = 8  # of permuted labels
 
 
 @dataclass(frozen=True)
@@ -61,74 +60,95 @@ class NamedForms:
         return (asked @ split.key_change[0, head // group].double().mT * split.scaling).cpu()
 
 
-def named_forms(sets: Sequence[Features], heads: Sequence[Head]) -> dict[Head, NamedForms]:
-    """The significant features of each head, from one or more runs."""
+def named_forms(sets: Mapping[str, Features], heads: Sequence[Head]) -> dict[Head, NamedForms]:
+    """The significant features of each head, from one or more runs by name."""
     found: dict[Head, NamedForms] = {}
     for head in heads:
-        offered = [(features, name) for features in sets for name in features.contrasts if _holds(features, name, head)]
+        offered = [
+            _Offered(features, contrast, _told(run, contrast))
+            for run, features in sets.items()
+            for contrast in features.contrasts
+            if (contrast, head) in features and _holds(features[contrast, head])
+        ]
         if offered:
             found[head] = _forms(offered, head)
     return found
 
 
-def _holds(features: Features, name: str, head: Head) -> bool:
-    if (name, head) not in features:
-        return False
-    feature: Feature = features[name, head]
-    return feature.rank > 0 and p_value(feature) < SIGNIFICANT
+def _told(run: str, contrast: str) -> str:
+    """What a feature is called: by its run where that has another name."""
+    return contrast if run in ("", contrast) else f"{run}: {contrast}"
 
 
-def p_value(feature: Feature) -> float:
-    """How often chance shows evidence like this: of the leading direction, held out, or of the logit gap."""
-    return float(chance_of(feature.spectrum.t[0])) if feature.rank_heldout is not None else 1.0
+def _holds(feature: Feature) -> bool:
+    return feature.rank > 0 and feature.p < SIGNIFICANT
 
 
-def _forms(offered: Sequence[tuple[Features, str]], head: Head) -> NamedForms:
-    alone = {id(features) for features, _ in offered}
-    if len(alone) == 1:
-        return _of_one_run(offered[0][0], [name for _, name in offered], head)
-    strongest = sorted(offered, key=lambda pair: -float(pair[0][pair[1], head].spectrum.t[0]))[:MOST]
-    return _of_several(strongest, head)
+@dataclass(frozen=True)
+class _Offered:
+    """A feature of a run, and what it is called."""
+
+    features: Features
+    contrast: str
+    name: str
+
+    def t(self, head: Head) -> float:
+        return float(self.features[self.contrast, head].spectrum.t[0])
+
+    def projectors(self, head: Head) -> tuple[Tensor, Tensor]:
+        """The feature's projector on keys, along the other contrasts of its run, and those of permuted labels."""
+        method: Method = "contrast" if self.features.choices.metric == "contrast" else "raw oblique"
+        groups = {self.contrast: [self.contrast]}
+        spaces = layer_conditions(self.features, head.layer, [method], heads=[head], draws=0, groups=groups)[head]
+        kinds = [condition.control for condition in spaces.names]
+        real = spaces.subspace(kinds.index("feature")).projector
+        null = [spaces.subspace(place).projector for place, kind in enumerate(kinds) if kind == "permuted"]
+        return real, torch.stack(null[:DRAWS])
 
 
-def _of_one_run(features: Features, names: Sequence[str], head: Head) -> NamedForms:
-    method: Method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
-    groups = {name: [name] for name in names}
-    conditions = layer_conditions(features, head.layer, [method], heads=[head], draws=0, groups=groups)[head]
-    spaces = {condition: conditions.subspace(i).projector for i, condition in enumerate(conditions.names)}
-    real = [next(p for c, p in spaces.items() if (c.control, c.feature) == ("feature", name)) for name in names]
-    null = [[p for c, p in spaces.items() if (c.control, c.feature) == ("permuted", name)] for name in names]
-    relative = is_relative(features)
-    return NamedForms(
-        tuple(names), torch.stack(real), torch.stack([torch.stack(own) for own in null]), (relative,) * len(names)
-    )
+def _forms(offered: Sequence[_Offered], head: Head) -> NamedForms:
+    """As in `attribute` for contrasts of one run; Shapley shares for features of several."""
+    if len({id(one.features) for one in offered}) > 1:
+        offered = sorted(offered, key=lambda one: -one.t(head))[:MOST]
+    pairs = [one.projectors(head) for one in offered]
+    forms, null = torch.stack([real for real, _ in pairs]), torch.stack([null for _, null in pairs])
+    if len({id(one.features) for one in offered}) > 1:
+        forms, null = _shared(forms, null)
+    relative = tuple(one.features.encoding.rope == "relative" for one in offered)
+    return NamedForms(tuple(one.name for one in offered), forms, null, relative)
 
 
-def _of_several(offered: Sequence[tuple[Features, str]], head: Head) -> NamedForms:
-    """Shapley shares of the joint span; for permuted labels each feature's own columns are dealt anew."""
-    single = [_of_one_run(features, [name], head) for features, name in offered]
-    columns = [_columns(one.forms[0]) for one in single]
-    eye = factor(identity_like(single[0].forms[0]))
-    forms = shapley(lambda group: span(eye, [columns[i] for i in group]).projector, len(columns), len(columns[0]))
-    return NamedForms(
-        tuple(one.names[0] for one in single),
-        forms,
-        _stacked([one.permuted[0] for one in single]),
-        tuple(one.relative[0] for one in single),
-    )
+def _shared(forms: Float64[Tensor, "feature d d"], null: Float64[Tensor, "feature draw d d"]) -> tuple[Tensor, Tensor]:
+    """Shapley shares of the joint span; permuted labels take the place of one feature at a time."""
+    columns = [_columns(form) for form in forms]
+    shares = torch.stack([_share(columns, place) for place in range(len(columns))])
+    drawn = [
+        torch.stack([_share([*columns[:place], _columns(form), *columns[place + 1 :]], place) for form in draws])
+        for place, draws in enumerate(null)
+    ]
+    return shares, torch.stack(drawn)
 
 
-def _columns(projector: Float[Tensor, "d d"]) -> Tensor:
-    """An orthonormal basis of what a projector keeps."""
-    left, strength, _ = torch.linalg.svd(projector)
-    return left[:, strength > 1e-6]
+def _share(columns: Sequence[Tensor], player: int) -> Float64[Tensor, "d d"]:
+    """What one subspace adds to the joint span of those before it, over all orders."""
+    others, n = [place for place in range(len(columns)) if place != player], len(columns)
+    found = torch.zeros(len(columns[0]), len(columns[0]), dtype=torch.float64)
+    for size in range(n):
+        for group in combinations(others, size):
+            weight = 1 / (n * math.comb(n - 1, size))
+            found += weight * (_span([columns[i] for i in (*group, player)]) - _span([columns[i] for i in group]))
+    return found
 
 
-def _stacked(draws: Sequence[Tensor]) -> Tensor:
-    fewest = min(map(len, draws))
-    return torch.stack([one[:fewest] for one in draws])
+def _span(columns: Sequence[Tensor]) -> Tensor | float:
+    """The orthogonal projector on all columns together."""
+    if not columns:
+        return 0.0
+    basis = _columns(torch.cat(list(columns), 1))
+    return basis @ basis.mT
 
 
-def is_relative(features: Features) -> bool:
-    """Whether positions were counted from the query when these features were found."""
-    return features.encoding.rope == "relative"
+def _columns(matrix: Float[Tensor, "d column"]) -> Tensor:
+    """An orthonormal basis of what the columns of a matrix span."""
+    left, strength, _ = torch.linalg.svd(matrix, full_matrices=False)
+    return left[:, strength > 1e-6 * strength[0]]
