@@ -51,6 +51,7 @@ FLOORS = [
         "core.covariance",
         "core.metrics",
         "core.rank",
+        "core.evidence",
         "core.feature",
         "core.projectors",
         "core.decomposition",

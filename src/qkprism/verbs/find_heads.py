@@ -74,7 +74,10 @@ def find_heads(
     chance = sum(len(e.text.positive) / len(e.text.keys) for e in encoded) / len(encoded)
     provenance: dict[str, Any] = {"model": model.name, "revision": model.revision, "contrast": name}
     provenance |= {"notes": [note.text for note in notes], "versions": versions()}
-    return HeadScores(ordered, values, errors, len(encoded), chance, provenance=provenance).sort(by)
+    independent = next(iter(sums.values())).n_effective
+    return HeadScores(
+        ordered, values, errors, len(encoded), chance, provenance=provenance, n_independent=independent
+    ).sort(by)
 
 
 def _measure(call: AttentionCall, batch: Batch, site: Site) -> Tensor:
