@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from qkprism.verbs.project import project
     from qkprism.verbs.recipes import Recipe
     from qkprism.verbs.validate import validate
+    from qkprism.studies.shelf import run_shelf
+    from qkprism.studies.shelf_result import Shelf
 
 __all__ = [
     "Attribution",
@@ -54,6 +56,7 @@ __all__ = [
     "Projections",
     "QKPrismError",
     "Recipe",
+    "Shelf",
     "Task",
     "Validation",
     "Vectors",
@@ -65,6 +68,7 @@ __all__ = [
     "intervene",
     "load",
     "project",
+    "run_shelf",
     "task",
     "tasks",
     "toy",
@@ -97,6 +101,8 @@ _NAMES = {
     "verbs.project": ("project",),
     "verbs.recipes": ("Recipe",),
     "verbs.validate": ("validate",),
+    "studies.shelf": ("run_shelf",),
+    "studies.shelf_result": ("Shelf",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _ROOMS = {"tasks", "toy", *(module.partition(".")[0] for module in _NAMES)}
