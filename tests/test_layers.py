@@ -17,6 +17,7 @@ FLOORS = [
     ["errors", "files", "memory", "options", "notes", "progress", "encoding"],
     ["heads", "runs", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
+    ["page.layout", "page.shelf"],  # a result that has a page of its own can write it
     [
         "contrasts.markup",
         "contrasts.words",
@@ -161,10 +162,8 @@ FLOORS = [
     ],
     [""],
     [
-        "page.layout",
         "page",
         "page.report",
-        "page.shelf",
         "page.binding_claims",
         "page.binding",
         "page.filter",
