@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from qkprism.results.projections import Projections
     from qkprism.results.scores import HeadScores
     from qkprism.results.validation import Validation
+    from qkprism.studies.shelf import run_shelf
+    from qkprism.studies.shelf_result import Shelf
     from qkprism.verbs.attribute import attribute
     from qkprism.verbs.decompose import decompose
     from qkprism.verbs.find_heads import find_heads
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from qkprism.verbs.project import project
     from qkprism.verbs.recipes import Recipe
     from qkprism.verbs.validate import validate
-    from qkprism.studies.shelf import run_shelf
-    from qkprism.studies.shelf_result import Shelf
 
 __all__ = [
     "Attribution",

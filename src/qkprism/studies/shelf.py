@@ -21,16 +21,16 @@ from torch import Tensor
 from qkprism.contrasts.shelves import check_on_shelf
 from qkprism.contrasts.tasks import Task, task
 from qkprism.contrasts.templates import shelf_names
-from qkprism.core.effects import Effects
 from qkprism.core.evidence import q_values
-from qkprism.core.feature_set import Features
-from qkprism.core.features import Feature
-from qkprism.core.scores import HeadScores
-from qkprism.core.stored import load_result, save_result
-from qkprism.core.validation import Validation
+from qkprism.core.feature import Feature
 from qkprism.heads import Head, all_heads
 from qkprism.models.model import Model
 from qkprism.options import checked_seed, whole_number
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features
+from qkprism.results.scores import HeadScores
+from qkprism.results.stored import load_result, save_result
+from qkprism.results.validation import Validation
 from qkprism.studies.jobs import job_of
 from qkprism.studies.parts import Parts
 from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass

@@ -18,18 +18,20 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.capture import Batches, Site, sites_of, stream_moments
+from qkprism.capture.batching import Batches
+from qkprism.capture.passes import Census, MarkedContrast, passes_of
+from qkprism.capture.readers import Reader, read_together
+from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.streaming import stream_moments
+from qkprism.capture.texts import Texts
 from qkprism.contrasts.tasks import Task
 from qkprism.core.decomposition import Space, shared_space
 from qkprism.core.edits import Edit
-from qkprism.core.effects import Effects
 from qkprism.core.evidence import leading_p
-from qkprism.core.feature_set import Features, Layer
-from qkprism.core.features import Choices
+from qkprism.core.feature import Choices
 from qkprism.core.moments import Moments
 from qkprism.core.rank import heldout_test
-from qkprism.core.scores import HeadScores
-from qkprism.core.validation import Validation
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.batches import Batch, collate
@@ -37,13 +39,15 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, Encodings
 from qkprism.models.model import Model
 from qkprism.options import Reading
-from qkprism.passes import Census, Marked, passes_of
-from qkprism.pipeline.inputs import bar, checked, encode_like, encoder_for, heads_of, provenance_of, versions
-from qkprism.pipeline.intervening import Asked, effects_readers
-from qkprism.pipeline.readers import Reader, read_together
-from qkprism.pipeline.searching import ScoresReader
-from qkprism.pipeline.validating import validation_reader
-from qkprism.texts import Texts
+from qkprism.progress import bar
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features, LayerMoments
+from qkprism.results.scores import HeadScores
+from qkprism.results.validation import Validation
+from qkprism.verbs.find_heads import ScoresReader
+from qkprism.verbs.inputs import checked, encode_like, encoder_for, heads_of, provenance_of, versions
+from qkprism.verbs.intervene import EditOptions, effects_readers
+from qkprism.verbs.validate import validation_reader
 
 DRAWS = 5  # of the random controls; permuted labels are dealt with the moments
 
@@ -53,8 +57,9 @@ class Sums:
     """What the first pass gives: the scores of every head, and its moments for every feature."""
 
     scores: HeadScores
-    layers: Mapping[int, Layer]
+    layers: Mapping[int, LayerMoments]
     choices: Choices
+    encoding: Encoding
     provenance: Mapping[str, object]
 
     def p_values(self) -> dict[str, Float64[Tensor, " head"]]:
@@ -68,7 +73,7 @@ class Sums:
                 found.setdefault(name, []).append(none if test is None else leading_p(test.t[:, 0]))
         return {name: torch.cat(parts) for name, parts in found.items()}
 
-    def _space(self, layer: Layer) -> Space:
+    def _space(self, layer: LayerMoments) -> Space:
         """The metric of a layer; the raw one where a few words as keys do not span the space, as in the first layer."""
         try:
             return shared_space(layer.moments, self.choices)
@@ -82,21 +87,25 @@ class Sums:
             places = [place for place, head in enumerate(layer.heads) if head in heads]
             if places:
                 picked = {name: layer.moments[name].pick(places) for name in names}
-                layers[number] = Layer(tuple(layer.heads[place] for place in places), layer.scaling, picked)
+                layers[number] = LayerMoments(tuple(layer.heads[place] for place in places), layer.scaling, picked)
         try:
-            return Features.from_moments(layers, self.choices, self.provenance)
+            return self._decompose(layers, self.choices)
         except QKPrismError:  # the best heads are in such a layer
-            return Features.from_moments(layers, replace(self.choices, metric="raw"), self.provenance)
+            return self._decompose(layers, replace(self.choices, metric="raw"))
+
+    def _decompose(self, layers: Mapping[int, LayerMoments], choices: Choices) -> Features:
+        return Features.from_moments(layers, choices, self.provenance, encoding=self.encoding)
 
 
 def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True) -> Sums:
     """The scores and the moments of every head, from one pass through a task's contrasts."""
     heads, contrasts = heads_of(model, None), task.contrasts
-    sites, encoder = sites_of(model, heads), encoder_for(model, "last", task.chat, None)
+    encoding = Encoding(chat=task.chat, rope=task.frame)
+    sites, encoder = sites_of(model, heads), encoder_for(model, encoding)
     reading: Reading = "symmetric" if task.template.twins else "plain"
     encoded = {name: Encodings(contrast.examples, encoder) for name, contrast in contrasts.items()}
     census = {name: Census.of(checked(model, own, heads), contrasts[name]) for name, own in encoded.items()}
-    (group,) = passes_of([Marked.of(name, encoded[name], census[name], reading, seed) for name in contrasts])
+    (group,) = passes_of([MarkedContrast.of(name, encoded[name], census[name], reading, seed) for name in contrasts])
     first = group.marked[0]
     alone = [EncodedExample(i, e.text, None, e.weight, e.group, e.source) for i, e in enumerate(first.examples)]
     scored = ScoresReader.of(model, alone, heads, first.group)
@@ -104,16 +113,16 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
     batches.reader = scored
     with bar(len(group), f"{task.name} examples", progress) as tick:
         sums = stream_moments(batches, sites, group, seed=seed, progress=tick)
-    notes = {name: census[name].texts.notes(name, "last") for name in contrasts}
-    options = {"rope": task.frame, "token": "last", "chat": task.chat, "max_length": None}
-    provenance = provenance_of(model, contrasts, dict.fromkeys(contrasts, reading), notes, **options)
+    notes = {name: census[name].texts.notes(name, encoding.token) for name in contrasts}
+    provenance = provenance_of(model, contrasts, dict.fromkeys(contrasts, reading), notes)
     choices = Choices(center=task.center, metric="contrast", seed=seed)
-    return Sums(scored.result(_about(model, task, "contrast")), _layers(sites, sums), choices, provenance)
+    scores = scored.result(_about(model, task, "contrast"))
+    return Sums(scores, _layers(sites, sums), choices, encoding, provenance)
 
 
-def _layers(sites: Mapping[int, Site], sums: Mapping[str, Mapping[int, Moments]]) -> dict[int, Layer]:
+def _layers(sites: Mapping[int, Site], sums: Mapping[str, Mapping[int, Moments]]) -> dict[int, LayerMoments]:
     return {
-        number: Layer(site.heads, site.scaling, {name: own[number].to("cpu") for name, own in sums.items()})
+        number: LayerMoments(site.heads, site.scaling, {name: own[number].to("cpu") for name, own in sums.items()})
         for number, site in sites.items()
     }
 
@@ -167,8 +176,8 @@ def second_pass(
     """
     alone = {name: (name,) for name in features.contrasts}
     method = features.choices.metric
-    asked = Asked(None, Edit(), (method,), DRAWS, alone, None, seed)
-    search, test = (effects_readers(model, part, {"": features}, asked)[""] for part in (task.search, task.test))
+    options = EditOptions(None, Edit(), (method,), DRAWS, alone, None, seed)
+    search, test = (effects_readers(model, part, {"": features}, options)[""] for part in (task.search, task.test))
     every = heads_of(model, None)
     encoded = encode_like(model, task.test, features, every)
     group = Texts.of(encoded, task.test).grouping.group

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.feature_set import Features
-from qkprism.core.features import Feature
+from qkprism.core.feature import Feature
 from qkprism.core.frozen import Frozen
-from qkprism.core.stored import load_result, save_result
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
+from qkprism.results.features import Features
+from qkprism.results.stored import load_result, save_result
 from qkprism.runs import json_value
 
 if TYPE_CHECKING:
