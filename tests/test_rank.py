@@ -7,9 +7,10 @@ import torch
 
 from planted import planted
 from qkprism import Vectors, decompose_vector_sets, decompose_vectors
+from qkprism.core.evidence import chance_of
 from qkprism.core.metrics import factor, identity_like
 from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys
-from qkprism.core.rank import THRESHOLD, chance_of, energy_rank, heldout_test, leading_run
+from qkprism.core.rank import THRESHOLD, energy_rank, heldout_test, leading_run
 
 
 def heldout_ranks(draws, n, **options):

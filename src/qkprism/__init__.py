@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from qkprism.results.projections import Projections
     from qkprism.results.scores import HeadScores
     from qkprism.results.validation import Validation
+    from qkprism.studies.shelf import run_shelf
+    from qkprism.studies.shelf_result import Shelf
     from qkprism.verbs.attribute import attribute
     from qkprism.verbs.decompose import decompose
     from qkprism.verbs.find_heads import find_heads
@@ -60,6 +62,7 @@ __all__ = [
     "Projections",
     "QKPrismError",
     "Recipe",
+    "Shelf",
     "Task",
     "Validation",
     "Vectors",
@@ -72,6 +75,7 @@ __all__ = [
     "intervene",
     "load",
     "project",
+    "run_shelf",
     "survey",
     "task",
     "tasks",
@@ -109,6 +113,8 @@ _NAMES = {
     "verbs.project": ("project",),
     "verbs.recipes": ("Recipe",),
     "verbs.validate": ("validate",),
+    "studies.shelf": ("run_shelf",),
+    "studies.shelf_result": ("Shelf",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _ROOMS = {"tasks", "toy", *(module.partition(".")[0] for module in _NAMES)}

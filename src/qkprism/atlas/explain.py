@@ -20,6 +20,7 @@ from qkprism.contrasts import Text
 from qkprism.core.row_split import PARTS
 from qkprism.core.variation import variation_of, without_first
 from qkprism.errors import QKPrismError
+from qkprism.files import path_of
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.calls import AttentionCall
 from qkprism.models.digest import model_digest
@@ -29,10 +30,11 @@ from qkprism.models.model import Model
 from qkprism.models.rotation import Rotation
 from qkprism.options import show, whole_number
 from qkprism.results.features import Features
+from qkprism.studies.shelf_result import TABLE, Shelf
 from qkprism.verbs.inputs import check_ids, check_length, versions
 
 TokenName = int | str
-FeatureRun = Features | str | os.PathLike[str]
+FeatureRun = Features | Shelf | str | os.PathLike[str]
 FeatureRuns = FeatureRun | Sequence[FeatureRun] | None
 QUICK_WINDOWS, QUICK_LENGTH = 48, 128  # of the atlas that is made where there is none
 

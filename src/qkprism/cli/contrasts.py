@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from qkprism.cli.app import ContrastArgument, JsonOption, app
+from qkprism.cli.app import (
+    ContrastArgument,
+    DeviceMapOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    app,
+)
+from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_json
 from qkprism.errors import QKPrismError
+from qkprism.options import checked_seed
 
 STARTER = """\
 # A contrast in one file. Try it:  qkprism check {file}   and then:  qkprism heads {file}
@@ -117,17 +128,47 @@ def draw(
         typer.echo(line)
 
 
-@app.command(epilog="Example:  qkprism shelf")
-def shelf(as_json: JsonOption = False) -> None:
-    """List the contrasts that come with qkprism, and what was found for each."""
-    from qkprism.cli.marked import show_shelf
-    from qkprism.contrasts.shelves import shelf_rows
+@app.command(epilog="Examples:  qkprism shelf   qkprism shelf --run --model Qwen/Qwen3-0.6B --save runs/qwen")
+def shelf(
+    run: Annotated[bool, typer.Option("--run", help="Run all of them through a model; if killed, it goes on.")] = False,
+    model: ModelOption = "smollm2",
+    save: Annotated[Path, typer.Option(help="With --run: the folder; what is in it is not computed again.")] = Path(
+        "runs/shelf"
+    ),
+    n: Annotated[int, typer.Option("-n", help="With --run: examples of each contrast.", min=32)] = 300,
+    seed: Annotated[int, typer.Option(help="With --run: of prompts, held-out words and controls.")] = 0,
+    only: Annotated[str | None, typer.Option(help="With --run: some contrasts, by commas.")] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the contrasts that come with qkprism and what was found for each, or find it in a model."""
+    from qkprism.cli.marked import show_findings, show_shelf
+    from qkprism.contrasts.shelves import FOUND, check_on_shelf, shelf_rows
 
-    rows = shelf_rows()
+    if not run:
+        rows = shelf_rows()
+        if as_json:
+            print_json({"contrasts": rows})
+        else:
+            show_shelf(rows)
+        return
+    chosen = None if only is None else [check_on_shelf(name) for name in only.split(",")]
+    loading = Loading(model, dtype, device, device_map)
+    checked_seed(seed)
+    import qkprism as qk
+    from qkprism.files import write_text
+
+    found = qk.run_shelf(loading.load(), save, contrasts=chosen, n=n, seed=seed)
+    command = f"qkprism shelf --run --model {model} -n {n} --seed {seed}"
+    write_text(save / FOUND, json.dumps(found.to_json(command), indent=1) + "\n")
+    page = write_text(save / "shelf.html", found.to_html())
     if as_json:
-        print_json({"contrasts": rows})
-    else:
-        show_shelf(rows)
+        print_json({"provenance": dict(found.provenance), "rows": found.to_frame().to_dict("records")})
+        return
+    show_findings(found)
+    typer.echo(f"Run folder: {save}\nPage:       {page.resolve()}")
 
 
 def _tokenizer(model: str) -> Any:

@@ -74,10 +74,12 @@ def heads(
     scores = qk.find_heads(loading.load(), found.contrast, by=by, encoding=encoding, batch_size=batch_size)
     frame = scores.to_frame().head(top)
     if as_json:
-        print_json({"n": scores.n, "chance": scores.chance, "heads": frame.to_dict("records")})
+        found_at = scores.count_found()._asdict()
+        print_json({"n": scores.n, "chance": scores.chance, "found": found_at, "heads": frame.to_dict("records")})
         return
-    shown = ["head", "accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"]
+    shown = ["head", "accuracy", "q", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"]
     print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
+    typer.echo(f"By accuracy, {scores.count_found()}.")
 
 
 @app.command(
@@ -261,13 +263,17 @@ def attribute(
 def _show(features: Any, as_json: bool) -> None:
     frame = features.to_frame()
     if as_json:
-        print_json({"provenance": dict(features.provenance), "features": frame.to_dict("records")})
+        counts = {name: found._asdict() for name, found in features.count_found().items()}
+        body = {"provenance": dict(features.provenance), "found": counts, "features": frame.to_dict("records")}
+        print_json(body)
         return
-    shown = ["contrast", "head", "rank", "rank_heldout", "rank_energy", "t", "logit_gap", "logit_gap_error"]
+    shown = ["contrast", "head", "rank", "rank_heldout", "rank_energy", "t", "q", "logit_gap", "logit_gap_error"]
     shown += ["salience_energy", "key_agreement", "n"]
-    best = frame.sort_values("t", ascending=False)
+    best = frame.sort_values(["q", "t"], ascending=[True, False])
     title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"
     print_table(best.head(30), shown, title)
+    for name, found in features.count_found().items():
+        typer.echo(f"{name}, by the held-out test of direction 1, {found}.")
     for note in features.notes:
         typer.echo(f"Note: {note}")
 

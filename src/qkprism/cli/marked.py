@@ -97,15 +97,43 @@ def _verdict(found: ContrastCheck) -> str:
 
 
 def show_shelf(rows: list[dict[str, Any]]) -> None:
-    """The contrasts of the shelf, each with its question."""
+    """The contrasts of the shelf, each with its question and what was found in the default model."""
     table = Table(title="Contrasts that come with qkprism", title_justify="left", header_style="bold")
     found = any(row["found"] for row in rows)
-    for name in ("contrast", "question", *(("best heads", "accuracy", "chance") if found else ())):
+    for name in ("contrast", "question", *(_FOUND if found else ())):
         table.add_column(name)
     for row in rows:
-        cells = [row["contrast"], row["question"]]
-        if found:
-            heads, accuracy, chance = (row["found"].get(name) for name in ("heads", "accuracy", "chance"))
-            cells += [", ".join(heads or ()) or "-", *("-" if v is None else f"{v:.2f}" for v in (accuracy, chance))]
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(escape, [row["contrast"], row["question"], *(_found(row["found"]) if found else ())]))
     console().print(table)
+
+
+_FOUND = ("head", "accuracy", "chance", "q", "rank", "effect", "nearest control", "part off by", "holds")
+
+
+def show_findings(shelf: Any) -> None:
+    """The table of a shelf that was run."""
+    title = f"The shelf in {shelf.provenance['model']}: {shelf.provenance['n']} examples, held-out words"
+    table = Table(title=escape(title), title_justify="left", header_style="bold")
+    for name in ("contrast", *_FOUND):
+        table.add_column(name)
+    for row in shelf.to_frame().to_dict("records"):
+        table.add_row(*map(escape, [row["contrast"], *_found(row)]))
+    console().print(table)
+
+
+def _found(row: dict[str, Any]) -> list[str]:
+    """What was found for a contrast, a cell a column; dashes where nothing was."""
+    if not row:
+        return ["-"] * len(_FOUND)
+    off = row["part_off"]
+    return [
+        f"{row['head']} {row['feature']}",
+        f"{row['accuracy']:.2f}",
+        f"{row['chance']:.2f}",
+        f"{row['q']:.0e}",
+        str(row["rank"]),
+        f"{row['effect']:+.2f}",
+        f"{row['control']} {row['control_effect']:+.2f} ({row['errors_above']:.1f} errors above permuted)",
+        "-" if off is None or off != off else f"{off:.0%}",
+        "yes" if row["holds"] else "no",
+    ]

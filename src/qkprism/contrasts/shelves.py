@@ -1,22 +1,34 @@
 """The shelf: the contrasts that come with the package, and what was found for each in a model.
 
-What was found is kept beside the templates in `found.json`, with where it comes from:
+What was found in the default model is kept beside the templates in `found.json`, which `qkprism shelf --run` wrote into
+its folder, with where it comes from; the fields are those of `qkprism.studies.shelf_result.Row`:
 
-    {"provenance": {"command": ..., "model": ..., "revision": ..., "versions": {...}, "n": 300, "seed": 0},
-     "found": {"induction": {"digest": ..., "heads": ["L5H3"], "accuracy": 0.98, "chance": 0.17, "rank": 9, ...}}}
+    {"provenance": {"command": ..., "model": ..., "model_digest": ..., "versions": {...}, "n": 300, "seed": 0},
+     "found": {"induction": {"digest": ..., "head": "L17H4", "accuracy": 0.98, "chance": 0.17, "rank": 9, ...}}}
 
 A finding counts only as long as the template is the one it was made with: `digest` says so.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from qkprism.contrasts.templates import SHELF, read_template, shelf_names
+from qkprism.errors import QKPrismError
 
 FOUND = "found.json"
+
+
+def check_on_shelf(name: str) -> str:
+    """The name of a contrast of the shelf."""
+    if name in shelf_names():
+        return name
+    near = difflib.get_close_matches(name, shelf_names(), n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise QKPrismError(f"{name!r} is not on the shelf.{hint} There are: {', '.join(shelf_names())}.")
 
 
 def findings() -> Mapping[str, Any]:

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from qkprism.core.evidence import chance_of, leading_p
 from qkprism.core.frozen import Frozen
-from qkprism.core.rank import chance_of
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import CENTERS, METRICS, Center, Metric, Rank, checked_rank, checked_seed, choice
@@ -160,6 +160,11 @@ class Feature(Frozen):
         return self.logit_gap.total / self.logit_gap.error if self.logit_gap and self.logit_gap.error > 0 else math.nan
 
     @property
+    def p(self) -> float:
+        """How often null data has a leading direction that holds as well on held-out examples; NaN if not tested."""
+        return float(leading_p(self.spectrum.t[0]))
+
+    @property
     def rank_own(self) -> int | None:
         """The leading directions that hold on held-out examples and are mostly this contrast's own.
 
@@ -232,6 +237,7 @@ class Feature(Frozen):
             "rank_energy": self.rank_energy,
             "rank_own": self.rank_own,
             "t": float(self.spectrum.t[0]),
+            "p": self.p,
             "strength_over_null": float(self.strengths[0] / null) if null > 0 else float("nan"),
             "logit_gap": gap["total"],
             "logit_gap_error": gap["error"],

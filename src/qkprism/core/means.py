@@ -49,13 +49,17 @@ class Means:
         """The weighted means; NaN if there was no example."""
         return self.sums / self.weight if self.n else torch.full_like(self.sums, torch.nan)
 
+    @property
+    def n_effective(self) -> float:
+        """(sum w)^2 / sum w^2: how many equally weighted examples tell as much."""
+        return self.weight**2 / self.weight_square if self.n else 0.0
+
     def error(self) -> Float64[Tensor, "*value"]:
         """Standard errors of the means; NaN for a single example."""
-        effective = self.weight**2 / self.weight_square if self.n else 0.0
-        if effective <= 1:
+        if self.n_effective <= 1:
             return torch.full_like(self.sums, torch.nan)
         variance = (self.squares / self.weight - self.mean().square()).clamp(min=0)
-        return (variance / (effective - 1)).sqrt()
+        return (variance / (self.n_effective - 1)).sqrt()
 
 
 @dataclass

@@ -130,11 +130,6 @@ def contrast_metric(
 
     The second is differences of all contrasts and noise, by which `own` is measured; T has the signal in it.
     """
-    if len(differences) < 2:
-        raise QKPrismError(
-            "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
-            "Use metric='raw', or decompose several contrasts in one call."
-        )
     if bool(is_singular(within).any()):
         raise QKPrismError(
             "The marked keys do not span the head's key space (too few examples), so the contrast metric is not "

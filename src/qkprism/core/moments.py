@@ -19,8 +19,10 @@ that was summed in float64.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -134,6 +136,17 @@ class Moments:
         """A copy on another device."""
         return self.with_tensors({name: tensor.to(device) for name, tensor in self.tensors().items()})
 
+    def pick(self, heads: Sequence[int]) -> Moments:
+        """The sums of some heads, by their places, and of the key heads that these use."""
+        keys = [self.kv_index[place] for place in heads]
+        used = sorted(set(keys))
+        chosen = {"head": torch.tensor([*heads]), "kv_head": torch.tensor(used)}
+        picked = self.tensors()
+        for axis, places in chosen.items():
+            for name, dimension in _axis(axis).items():
+                picked[name] = picked[name].index_select(dimension, places.to(picked[name].device))
+        return replace(self, kv_index=tuple(used.index(key) for key in keys), **picked)  # type: ignore[arg-type]
+
     def __add__(self, other: Moments) -> Moments:
         ours, theirs = self.tensors(), other.tensors()
         if self.reading != other.reading or self.kv_index != other.kv_index:
@@ -163,6 +176,13 @@ class Moments:
     @property
     def d_head(self) -> int:
         return self.product.shape[-1]
+
+
+@cache
+def _axis(name: str) -> dict[str, int]:
+    """The sums that have an axis of this name, and which it is: their types say so."""
+    axes = {field.name: re.findall(r"\w+", str(field.type).partition(",")[2]) for field in fields(Moments)}
+    return {field: own.index(name) for field, own in axes.items() if name in own}
 
 
 def pack(sums: Mapping[str, Moments]) -> dict[str, Tensor]:

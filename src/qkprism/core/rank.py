@@ -20,7 +20,7 @@ from torch import Tensor
 
 from qkprism.core.covariance import contrastive_covariance, mean_part
 from qkprism.core.metrics import MetricRoot
-from qkprism.core.moments import N_FOLDS, Moments
+from qkprism.core.moments import Moments
 
 THRESHOLD = 4.5
 ENERGY = 0.99
@@ -80,20 +80,6 @@ def heldout_test(moments: Moments, metric: MetricRoot) -> HeldOut | None:
         query_agreement=_agreement(*lefts),
         key_agreement=_agreement(*rights),
     )
-
-
-FREEDOM = N_FOLDS - 2  # two halves, a mean each
-
-
-def chance_of(t: Float64[Tensor, "*value"]) -> Float64[Tensor, "*value"]:
-    """How often one direction of null data has a held-out t as large: Student's t with 6 degrees of freedom.
-
-    >>> chance_of(torch.tensor(1.943).double()).round(decimals=3)
-    tensor(0.0500, dtype=torch.float64)
-    """
-    cosine = (1 + t.square() / FREEDOM).rsqrt()
-    sine = t / (t.square() + FREEDOM).sqrt()
-    return (1 - sine * (1 + cosine**2 / 2 + 3 * cosine**4 / 8)) / 2
 
 
 def _agreement(

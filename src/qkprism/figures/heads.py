@@ -161,6 +161,8 @@ def _score_caption(scores: HeadScores, measure: str, best: Sequence[Head], *, gr
     values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
     errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
     lines = [MEASURES[measure].see.format(chance=scores.chance)]
+    if measure == "accuracy":
+        lines.append(f"{str(scores.count_found()).capitalize()}.")
     if known := [error for error in errors.values() if math.isfinite(error)]:
         lines.append(f"Standard errors over examples: {median(known):.2g} in the median head.")
     if best:

@@ -27,6 +27,7 @@ _COLUMNS = {
     "rank_heldout": "held-out rank",
     "rank_energy": "energy rank (paper)",
     "t": "t of direction 1",
+    "q": "q",
     "logit_gap": "logit gap",
     "logit_gap_error": "± error",
     "salience_energy": "salience share",
@@ -50,7 +51,9 @@ def features_report(features: Features, scores: HeadScores | None = None) -> str
     ]
     if scores is not None:
         parts += ["<h2>Which heads attend to the positive keys</h2>", figure(scores.plot())]
-    parts += ["<h2>Features</h2>", _table(best), *_at_rank_zero(best), *notes(_notes(features))]
+        parts += notes([f"By accuracy, {scores.count_found()}."])
+    parts += ["<h2>Features</h2>", _table(features, best), *notes(_counts(features))]
+    parts += [*_at_rank_zero(best), *notes(_notes(features))]
     parts += [figure(features.plot()), "<h2>The evidence, direction by direction</h2>"]
     parts += [figure(feature.plot()) for feature in best[:SHOWN]]
     return page(names, parts)
@@ -79,10 +82,10 @@ def _named(controls: Sequence[Control]) -> str:
 
 def _best_first(features: Features, scores: HeadScores | None) -> list[Feature]:
     """In the order of the heads' scores where these are known, else by the evidence for the first direction."""
-    if scores is not None:
-        place = {head: i for i, head in enumerate(scores.heads)}
-        return sorted(features.values(), key=lambda feature: place[feature.head])
-    return sorted(features.values(), key=lambda feature: -float(feature.spectrum.t[0].nan_to_num()))
+    if scores is None:
+        return features.by_evidence()
+    place = {head: i for i, head in enumerate(scores.heads)}
+    return sorted(features.values(), key=lambda feature: place[feature.head])
 
 
 def _at_rank_zero(features: Sequence[Feature]) -> list[str]:
@@ -115,7 +118,13 @@ def _heads(heads: Sequence[Head]) -> str:
     return ", ".join(map(str, heads[:SHOWN])) + (f" and {rest} more heads" if rest > 0 else "")
 
 
-def _table(features: list[Feature], most: int = 40) -> str:
-    shown = table([feature.summary() for feature in features[:most]], _COLUMNS)
-    rest = len(features) - most
+def _counts(features: Features) -> list[str]:
+    """Of each contrast, how many heads are found and how many of them chance would show."""
+    return [f"{name}, by the held-out test, {found}." for name, found in features.count_found().items()]
+
+
+def _table(features: Features, ordered: list[Feature], most: int = 40) -> str:
+    q = features.q_values()
+    shown = table([f.summary() | {"q": q[f.contrast, f.head]} for f in ordered[:most]], _COLUMNS)
+    rest = len(ordered) - most
     return shown + (f"<p class=note>{rest} more features are in the run folder.</p>" if rest > 0 else "")

@@ -6,6 +6,7 @@ that later steps need.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from qkprism.core.decomposition import decompose_layer
+from qkprism.core.evidence import LEVEL, Count, count_found, q_values
 from qkprism.core.feature import Choices, Feature, Gap, Spectrum
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.core.projectors import Joint, joint_projectors, overlap
@@ -174,11 +176,33 @@ class Features(Mapping[tuple[str, Head], Feature]):
     def _again(self, choices: Choices) -> Features:
         return type(self).from_moments(self.layers, choices, self.provenance, encoding=self.encoding)
 
+    def q_values(self) -> dict[tuple[str, Head], float]:
+        """Of each feature Benjamini and Hochberg's q, over all heads that its contrast was looked for in."""
+        found = {name: q_values(self._p(name)).tolist() for name in self.contrasts}
+        left = {name: iter(values) for name, values in found.items()}
+        return {(name, head): next(left[name]) for name, head in self.features}
+
+    def count_found(self, level: float = LEVEL) -> dict[str, Count]:
+        """For each contrast how many heads have a q up to a level, and how many chance alone would show."""
+        return {name: count_found(self._p(name), level) for name in self.contrasts}
+
+    def _p(self, contrast: str) -> Tensor:
+        return torch.tensor([f.p for (name, _), f in self.features.items() if name == contrast], dtype=torch.float64)
+
+    def by_evidence(self) -> list[Feature]:
+        """The features, the smallest q first; of equal ones the largest t."""
+        q = self.q_values()
+        return sorted(
+            self.values(), key=lambda f: (_last(q[f.contrast, f.head]), -float(f.spectrum.t[0].nan_to_num(-torch.inf)))
+        )
+
     def to_frame(self) -> pd.DataFrame:
-        """A row a feature."""
+        """A row a feature; `q` is over the heads of its contrast."""
         import pandas as pd
 
-        return pd.DataFrame([feature.summary() for feature in self.values()])
+        frame = pd.DataFrame([feature.summary() for feature in self.values()])
+        frame.insert(list(frame.columns).index("p") + 1, "q", list(self.q_values().values()))
+        return frame
 
     def plot(self) -> go.Figure:
         """Held-out ranks of all heads, a panel a contrast."""
@@ -223,6 +247,11 @@ class Features(Mapping[tuple[str, Head], Feature]):
             raise QKPrismError(
                 f"{folder} is damaged, or another version wrote it: its manifest does not fit ({error!r})."
             ) from error
+
+
+def _last(value: float) -> float:
+    """A key for sorting by which what is not known comes last."""
+    return math.inf if math.isnan(value) else value
 
 
 def _names(layers: Mapping[int, LayerMoments]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkprism.core.evidence import LEVEL, Count, accuracy_p, count_found, q_values
 from qkprism.core.frozen import Frozen
 from qkprism.heads import Head
 from qkprism.options import HEAD_MEASURES as MEASURES
@@ -36,6 +37,9 @@ class HeadScores(Frozen):
     ratio               attention_positive / (attention_positive + attention_negative), example by example
     logit_gap           mean logit of positive minus mean logit of negative keys: the trace of dC
     chance              accuracy of a head that picks a marked key at random
+    p                   how often such a head is right as often
+    q                   Benjamini and Hochberg's, over all heads that were scored, also where only some are left
+    n_independent       examples, in which a repeated text counts once (`n`, if it is not given)
     """
 
     heads: tuple[Head, ...]
@@ -45,6 +49,16 @@ class HeadScores(Frozen):
     chance: float
     sorted_by: str = "accuracy"
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    n_independent: float | None = None
+    p: Float64[Tensor, " head"] = None  # type: ignore[assignment]  # of the accuracy
+    q: Float64[Tensor, " head"] = None  # type: ignore[assignment]  # made of p
+
+    def __post_init__(self) -> None:
+        if getattr(self, "p", None) is None:  # a new table, not some heads of another
+            independent = self.n if self.n_independent is None else self.n_independent
+            object.__setattr__(self, "p", accuracy_p(self.values["accuracy"], independent, self.chance))
+            object.__setattr__(self, "q", q_values(self.p))
+        super().__post_init__()
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -65,6 +79,8 @@ class HeadScores(Frozen):
             heads=tuple(self.heads[i] for i in order),
             values={name: value[index] for name, value in self.values.items()},
             errors={name: value[index] for name, value in self.errors.items()},
+            p=self.p[index],
+            q=self.q[index],
         )
 
     def top(self, n: int, by: str | None = None) -> tuple[Head, ...]:
@@ -79,6 +95,10 @@ class HeadScores(Frozen):
             keep &= self.values[name] >= finite(least, name)
         return self._pick(keep.nonzero()[:, 0].tolist())
 
+    def count_found(self, level: float = LEVEL) -> Count:
+        """How many of these heads have a q up to a level, and how many chance alone would show."""
+        return count_found(self.p, level, self.q)
+
     def to_frame(self) -> pd.DataFrame:
         """A row a head."""
         import pandas as pd
@@ -87,6 +107,7 @@ class HeadScores(Frozen):
         for name in MEASURES:
             columns[name] = self.values[name].numpy()
             columns[f"{name}_error"] = self.errors[name].numpy()
+        columns |= {"p": self.p.numpy(), "q": self.q.numpy()}
         return pd.DataFrame(columns)
 
     def plot(self, measure: str | None = None) -> go.Figure:

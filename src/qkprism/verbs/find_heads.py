@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qkprism.capture.batching import Batches
+from qkprism.capture.readers import read_together
 from qkprism.capture.sites import Site, sites_of
 from qkprism.capture.texts import Texts
 from qkprism.contrasts import Contrast
 from qkprism.core.means import Means, Pool
 from qkprism.encoding import Encoding, checked_encoding
 from qkprism.errors import QKPrismError
+from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
 from qkprism.notes import warn_of
 from qkprism.options import HEAD_MEASURES as MEASURES
-from qkprism.options import choice
-from qkprism.progress import bar
+from qkprism.options import Frame, choice
 from qkprism.results.scores import HeadScores
 from qkprism.verbs.inputs import Examples, Heads, encode_for, examples_of, heads_of, versions
 
@@ -40,41 +42,78 @@ def find_heads(
     choice(by, MEASURES, "a measure of heads")
     chosen, examples = heads_of(model, heads), examples_of(examples)
     name = examples.name if isinstance(examples, Contrast) else None
-    sites = sites_of(model, chosen)
-    batches = Batches(model, sorted(sites), batch_size=batch_size)
     encoded = encode_for(model, examples, chosen, checked_encoding(encoding))
-    if lacking := [example.source for example in encoded if not example.text.negative]:
-        raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
-    encoded = [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
     texts = Texts.of(encoded, examples)
-    notes, group = texts.notes_on_search(name or "search", encoding.token), texts.grouping.group
+    notes = texts.notes_on_search(name or "search", encoding.token)
     warn_of(notes, 2)
-    pools = {layer: Pool.of(group) for layer in sites}
-    sums = {layer: Means.zeros(len(MEASURES), len(site.heads)) for layer, site in sites.items()}
-    current: dict[int, Tensor] = {}
-
-    def visit(call: AttentionCall, batch: Batch) -> None:
-        current[call.layer] = _measure(call, batch, sites[call.layer]).cpu()
-
-    with bar(len(encoded), "examples", progress) as tick:
-        for batch in batches.run(encoded, visit):
-            here = [group[example.index] for example in batch.examples]
-            for layer, measured in current.items():
-                sums[layer].add(*pools[layer].add(measured, batch.weight, here))
-            current.clear()
-            tick(len(batch.examples))
-    values, errors = (
-        dict(zip(MEASURES, torch.cat(parts, 1), strict=True))
-        for parts in ([own.mean() for own in sums.values()], [own.error() for own in sums.values()])
-    )
-    ordered = tuple(head for site in sites.values() for head in site.heads)
-    broken = [str(head) for head, gap in zip(ordered, values["logit_gap"], strict=True) if not bool(gap.isfinite())]
-    if broken:
-        raise QKPrismError(f"The logits of {', '.join(broken[:3])} are not finite. Check the weights, or use float32.")
-    chance = sum(len(e.text.positive) / len(e.text.keys) for e in encoded) / len(encoded)
+    reader = ScoresReader.of(model, encoded, chosen, texts.grouping.group)
+    read_together(model, [reader], batch_size=batch_size, progress=progress)
     provenance: dict[str, Any] = {"model": model.name, "revision": model.revision, "contrast": name}
     provenance |= {"notes": [note.text for note in notes], "versions": versions()}
-    return HeadScores(ordered, values, errors, len(encoded), chance, provenance=provenance).sort(by)
+    return reader.result(provenance).sort(by)
+
+
+@dataclass
+class ScoresReader:
+    """Reads how the heads of some layers attend to the marked keys of examples, which need a negative key each.
+
+    `group` says of each example which others it is a copy of: a group counts as one in the errors.
+    """
+
+    examples: Sequence[EncodedExample]
+    sites: Mapping[int, Site]
+    group: Sequence[int]
+    rope: Frame = "post"
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        encoded: Sequence[EncodedExample],
+        heads: Sequence[Head],
+        group: Sequence[int],
+        rope: Frame = "post",
+    ) -> ScoresReader:
+        """For the first texts of encoded examples."""
+        if lacking := [example.source for example in encoded if not example.text.negative]:
+            raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
+        alone = [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
+        return cls(alone, sites_of(model, heads), group, rope)
+
+    def __post_init__(self) -> None:
+        self.pools = {layer: Pool.of(self.group) for layer in self.sites}
+        self.sums = {layer: Means.zeros(len(MEASURES), len(site.heads)) for layer, site in self.sites.items()}
+        self.current: dict[int, Tensor] = {}
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return sorted(self.sites)
+
+    def visit(self, call: AttentionCall, batch: Batch) -> None:
+        self.current[call.layer] = _measure(call, batch, self.sites[call.layer]).cpu()
+
+    def keep(self, batch: Batch) -> None:
+        here = [self.group[example.index] for example in batch.examples]
+        for layer, measured in self.current.items():
+            self.sums[layer].add(*self.pools[layer].add(measured, batch.weight, here))
+        self.current.clear()
+
+    def result(self, provenance: Mapping[str, Any]) -> HeadScores:
+        """The scores of all heads, in their order in the model."""
+        every = [*self.sums.values()]
+        values, errors = (
+            dict(zip(MEASURES, torch.cat(parts, 1), strict=True))
+            for parts in ([sums.mean() for sums in every], [sums.error() for sums in every])
+        )
+        heads = tuple(head for site in self.sites.values() for head in site.heads)
+        gaps = zip(heads, values["logit_gap"], strict=True)
+        if broken := [str(head) for head, gap in gaps if not bool(gap.isfinite())]:
+            raise QKPrismError(
+                f"The logits of {', '.join(broken[:3])} are not finite. Check the weights, or use float32."
+            )
+        n = len(self.examples)
+        chance = sum(len(e.text.positive) / len(e.text.keys) for e in self.examples) / n
+        return HeadScores(heads, values, errors, n, chance, provenance=provenance, n_independent=every[0].n_effective)
 
 
 def _measure(call: AttentionCall, batch: Batch, site: Site) -> Tensor:

@@ -213,9 +213,8 @@ def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None)
 
 def _methods_of_set(features: Features) -> tuple[Method, ...]:
     """One contrast has nothing to be oblique to, and the contrast metric must have been chosen."""
-    if len(features.contrasts) == 1:
-        return ("raw",)
-    return METHODS if features.choices.metric == "contrast" else METHODS[1:]
+    alone, known = len(features.contrasts) == 1, features.choices.metric == "contrast"
+    return tuple(m for m in METHODS if (m != "raw oblique" or not alone) and (m != "contrast" or known))
 
 
 def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | None) -> list[str]:

@@ -1,0 +1,181 @@
+"""`run_shelf`: every contrast of the shelf in every head of a model, with proofs in the best heads of each.
+
+Each text is run once. What has been computed stays in the folder: a run that was killed goes on with the contrast it
+was at. The head and the feature that a contrast's row tells of are chosen on texts of the contrast's own words; the
+figures are of texts with held-out words.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.contrasts.shelves import check_on_shelf
+from qkprism.contrasts.tasks import Task, task
+from qkprism.contrasts.templates import shelf_names
+from qkprism.core.evidence import q_values
+from qkprism.core.feature import Feature
+from qkprism.heads import Head, all_heads
+from qkprism.models.model import Model
+from qkprism.options import checked_seed, whole_number
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features
+from qkprism.results.scores import HeadScores
+from qkprism.results.stored import load_result, save_result
+from qkprism.results.validation import Validation
+from qkprism.studies.jobs import job_of
+from qkprism.studies.parts import Parts
+from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass
+from qkprism.studies.shelf_result import KIND, RIGHT, TABLE, Row, Shelf, features_folder
+
+BEST = 5  # heads of a contrast that are proved
+LEAST = 32  # examples, for 8 folds of some
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of every feature of a contrast the p of the held-out test in every head."""
+
+    p: Mapping[str, Float64[Tensor, " head"]] = field(default_factory=dict)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder."""
+        return save_result(self, folder, "evidence")
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Evidence:
+        """Read what `save` wrote."""
+        return load_result(cls, folder, "evidence")
+
+
+def run_shelf(
+    model: Model,
+    folder: str | os.PathLike[str],
+    *,
+    contrasts: Sequence[str] | None = None,
+    n: int = 300,
+    seed: int = 0,
+    progress: bool = True,
+) -> Shelf:
+    """Find which heads of a model do what the contrasts of the shelf ask, and prove it on held-out words.
+
+    >>> run_shelf(model, "runs/shelf").to_frame()   # doctest: +SKIP
+
+    model       what `load` gave
+    folder      where all of it is kept; a run that was killed goes on there
+    contrasts   names of the shelf (all); fewer take less time
+    n           examples of each contrast; half as many have held-out words, a fifth choose the head, and in a fifth
+                of the held-out ones a variable is really exchanged
+    seed        of the prompts, the held-out words, folds and controls
+    progress    whether a bar is shown
+    """
+    names = tuple(map(check_on_shelf, shelf_names() if contrasts is None else contrasts))
+    whole_number(n, "n", LEAST)
+    seed = checked_seed(seed)
+    job = job_of(model, {"n": n, "best": BEST}, {}, seed=seed)
+    parts = Parts.open(folder, KIND, job, {"model": model.name, "contrasts": names, "n": n, "seed": seed})
+    rows, accuracy, q = [], [], []
+    for name in names:
+        row, scores = _run_one(model, parts, _draw(model, name, n, seed), progress)
+        rows.append(row)
+        accuracy.append(scores.values["accuracy"])
+        q.append(scores.q)
+    about = {key: job[key] for key in ("model", "model_digest", "dtype", "versions")} | {"n": n, "seed": seed}
+    heads = all_heads(model.heads_per_layer)
+    table = Shelf(tuple(rows), heads, torch.stack(accuracy), torch.stack(q), about)
+    table.save(parts.folder / TABLE)
+    return Shelf.load(parts.folder)
+
+
+def _draw(model: Model, name: str, n: int, seed: int) -> Task:
+    return task(name, seed, model.tokenizer, n_train=n, n_search=max(n // 5, 1), n_test=max(n // 2, 1))
+
+
+def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[Row, HeadScores]:
+    """The row of one contrast, and how every head does on held-out words."""
+    mine = Parts(parts.folder, parts.kind, {**parts.job, "template": drawn.template.digest})
+    seed = drawn.seed
+
+    def first() -> dict[str, Any]:
+        sums: Sums = first_pass(model, drawn, seed=seed, progress=progress)
+        best = sums.scores.sort("accuracy").top(BEST)
+        features = sums.features(best, tuple(drawn.contrasts))
+        return {"scores": sums.scores, "evidence": Evidence(sums.p_values()), "features": features}
+
+    loads = {"scores": HeadScores.load, "evidence": Evidence.load, "features": Features.load}
+    folders = {name: f"{drawn.name}-{name}" for name in loads} | {"features": features_folder(drawn.name)}
+    found = mine.get_all(folders, first, loads)
+
+    def second() -> dict[str, Any]:
+        pairs = len(drawn.search)
+        proof: Proof = second_pass(model, drawn, found["features"], n_pairs=pairs, seed=seed, progress=progress)
+        return vars(proof) | {"validation": proof.validation or Validation(())}
+
+    loads = {"chosen_by": Effects.load, "effects": Effects.load, "scores": HeadScores.load}
+    loads["validation"] = Validation.load
+    proof = Proof(**mine.get_all({name: f"{drawn.name}-test-{name}" for name in loads}, second, loads))
+    return _row(drawn, found["scores"], found["evidence"], found["features"], proof), proof.scores
+
+
+def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features, proof: Proof) -> Row:
+    feature = _choose(scores, features, proof.chosen_by)
+    head, name = feature.head, feature.contrast
+    at, q_feature = proof.scores.heads.index(head), q_values(evidence.p[name])
+    effect, effect_error = proof.effects.gain(head=head, feature=name)
+    rivals = {row["control"]: row for row in _rivals(proof.effects, head, name) if row["evidence"]}
+    nearest = min(rivals.values(), key=lambda row: row["advantage"])
+    checks = [c for c in proof.validation.checks if (c.factor, c.head) == (name, str(head))] if proof.validation else []
+    check = checks[0] if checks else None
+    return Row(
+        contrast=drawn.name,
+        question=drawn.template.question,
+        digest=drawn.template.digest,
+        heads=tuple(map(str, scores.sort("accuracy").top(BEST))),
+        head=str(head),
+        feature=name,
+        accuracy=float(proof.scores.values["accuracy"][at]),
+        accuracy_error=float(proof.scores.errors["accuracy"][at]),
+        chance=proof.scores.chance,
+        q=float(proof.scores.q[at]),
+        rank=feature.rank,
+        rank_heldout=feature.rank_heldout,
+        q_feature=float(q_feature[proof.scores.heads.index(head)]),
+        effect=effect,
+        effect_error=effect_error,
+        permuted=rivals["permuted"]["advantage"],
+        permuted_error=rivals["permuted"]["error"],
+        control=nearest["control"],
+        control_effect=effect - nearest["advantage"],
+        factor=factors_of(drawn).get(name) if check else None,
+        true_part=check.true_part if check else math.nan,
+        part=check.part if check else math.nan,
+        part_error=check.part_error if check else math.nan,
+        n=proof.scores.n,
+    )
+
+
+def _choose(scores: HeadScores, features: Features, effects: Effects) -> Feature:
+    """The feature that is clearest above permuted labels on the contrast's own words, in a head that is right there."""
+    accuracy = dict(zip(scores.heads, scores.values["accuracy"].tolist(), strict=True))
+    right = [head for head in features.heads if accuracy[head] >= RIGHT]
+    able = right or [max(features.heads, key=lambda head: accuracy[head])]
+
+    def clear(feature: Feature) -> float:
+        (row,) = [r for r in _rivals(effects, feature.head, feature.contrast) if r["control"] == "permuted"]
+        return row["advantage"] / row["error"] if row["error"] else -math.inf
+
+    return max((feature for feature in features.values() if feature.head in able), key=clear)
+
+
+def _rivals(effects: Effects, head: Head, feature: str) -> list[dict[str, Any]]:
+    return [
+        row for row in effects.beats() if (row["head"], row["feature"], row["target"]) == (str(head), feature, "given")
+    ]

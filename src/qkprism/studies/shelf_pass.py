@@ -1,0 +1,198 @@
+"""Two passes a contrast of the shelf: one for scores and moments of every head, one for the proofs in the best heads.
+
+first    the contrast's texts with their twins: how every head attends to the keys, and the moments of every head
+second   texts of the same words (to choose a head and a feature) and of held-out words (to report): edits beside all
+         controls, true counterfactuals, and the scores of every head
+
+The metric is the contrast metric also where a template gives one contrast. In the raw one, permuted labels find the
+directions in which keys differ most, which are the feature's too, and no feature is clearly above them: coreference in
+L15H6 of SmolLM2-135M-Instruct by 1.6 errors in the raw metric and by 8.5 in this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.capture.batching import Batches
+from qkprism.capture.passes import Census, MarkedContrast, passes_of
+from qkprism.capture.readers import Reader, read_together
+from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.streaming import stream_moments
+from qkprism.capture.texts import Texts
+from qkprism.contrasts.tasks import Task
+from qkprism.core.decomposition import Space, shared_space
+from qkprism.core.edits import Edit
+from qkprism.core.evidence import leading_p
+from qkprism.core.feature import Choices
+from qkprism.core.moments import Moments
+from qkprism.core.rank import heldout_test
+from qkprism.encoding import Encoding
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.models.batches import Batch, collate
+from qkprism.models.calls import AttentionCall
+from qkprism.models.encoding import EncodedExample, Encodings
+from qkprism.models.model import Model
+from qkprism.options import Reading
+from qkprism.progress import bar
+from qkprism.results.effects import Effects
+from qkprism.results.features import Features, LayerMoments
+from qkprism.results.scores import HeadScores
+from qkprism.results.validation import Validation
+from qkprism.verbs.find_heads import ScoresReader
+from qkprism.verbs.inputs import checked, encode_like, encoder_for, heads_of, provenance_of, versions
+from qkprism.verbs.intervene import EditOptions, effects_readers
+from qkprism.verbs.validate import validation_reader
+
+DRAWS = 5  # of the random controls; permuted labels are dealt with the moments
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the first pass gives: the scores of every head, and its moments for every feature."""
+
+    scores: HeadScores
+    layers: Mapping[int, LayerMoments]
+    choices: Choices
+    encoding: Encoding
+    provenance: Mapping[str, object]
+
+    def p_values(self) -> dict[str, Float64[Tensor, " head"]]:
+        """Of every feature the p of the held-out test in every head, in the order of the heads in the model."""
+        found: dict[str, list[Tensor]] = {}
+        for layer in self.layers.values():
+            space = self._space(layer)
+            for name, moments in layer.moments.items():
+                test = heldout_test(moments, space.factor)
+                none = torch.full((len(layer.heads),), torch.nan, dtype=torch.float64)
+                found.setdefault(name, []).append(none if test is None else leading_p(test.t[:, 0]))
+        return {name: torch.cat(parts) for name, parts in found.items()}
+
+    def _space(self, layer: LayerMoments) -> Space:
+        """The metric of a layer; the raw one where a few words as keys do not span the space, as in the first layer."""
+        try:
+            return shared_space(layer.moments, self.choices)
+        except QKPrismError:
+            return shared_space(layer.moments, replace(self.choices, metric="raw"))
+
+    def features(self, heads: Sequence[Head], names: Sequence[str]) -> Features:
+        """The features of some contrasts, decomposed together, in some heads."""
+        layers = {}
+        for number, layer in self.layers.items():
+            places = [place for place, head in enumerate(layer.heads) if head in heads]
+            if places:
+                picked = {name: layer.moments[name].pick(places) for name in names}
+                layers[number] = LayerMoments(tuple(layer.heads[place] for place in places), layer.scaling, picked)
+        try:
+            return self._decompose(layers, self.choices)
+        except QKPrismError:  # the best heads are in such a layer
+            return self._decompose(layers, replace(self.choices, metric="raw"))
+
+    def _decompose(self, layers: Mapping[int, LayerMoments], choices: Choices) -> Features:
+        return Features.from_moments(layers, choices, self.provenance, encoding=self.encoding)
+
+
+def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True) -> Sums:
+    """The scores and the moments of every head, from one pass through a task's contrasts."""
+    heads, contrasts = heads_of(model, None), task.contrasts
+    encoding = Encoding(chat=task.chat, rope=task.frame)
+    sites, encoder = sites_of(model, heads), encoder_for(model, encoding)
+    reading: Reading = "symmetric" if task.template.twins else "plain"
+    encoded = {name: Encodings(contrast.examples, encoder) for name, contrast in contrasts.items()}
+    census = {name: Census.of(checked(model, own, heads), contrasts[name]) for name, own in encoded.items()}
+    (group,) = passes_of([MarkedContrast.of(name, encoded[name], census[name], reading, seed) for name in contrasts])
+    first = group.marked[0]
+    alone = [EncodedExample(i, e.text, None, e.weight, e.group, e.source) for i, e in enumerate(first.examples)]
+    scored = ScoresReader.of(model, alone, heads, first.group)
+    batches = _Watched(model, sorted(sites), task.frame)
+    batches.reader = scored
+    with bar(len(group), f"{task.name} examples", progress) as tick:
+        sums = stream_moments(batches, sites, group, seed=seed, progress=tick)
+    notes = {name: census[name].texts.notes(name, encoding.token) for name in contrasts}
+    provenance = provenance_of(model, contrasts, dict.fromkeys(contrasts, reading), notes)
+    choices = Choices(center=task.center, metric="contrast", seed=seed)
+    scores = scored.result(_about(model, task, "contrast"))
+    return Sums(scores, _layers(sites, sums), choices, encoding, provenance)
+
+
+def _layers(sites: Mapping[int, Site], sums: Mapping[str, Mapping[int, Moments]]) -> dict[int, LayerMoments]:
+    return {
+        number: LayerMoments(site.heads, site.scaling, {name: own[number].to("cpu") for name, own in sums.items()})
+        for number, site in sites.items()
+    }
+
+
+def _about(model: Model, task: Task, part: str) -> dict[str, object]:
+    about = {"model": model.name, "revision": model.revision, "contrast": task.name, "part": part}
+    return {**about, "template": task.template.digest, "seed": task.seed, "versions": versions()}
+
+
+class _Watched(Batches):
+    """Batches whose first texts a reader sees too."""
+
+    reader: ScoresReader
+
+    def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
+        seen: dict[int, tuple[Batch, tuple[int, ...]]] = {}
+
+        def first_texts(batch: Batch) -> tuple[Batch, tuple[int, ...]]:
+            if id(batch) not in seen:
+                rows = tuple(row for row, (_, which) in enumerate(batch.rows) if which == 0)
+                seen.clear()
+                seen[id(batch)] = collate([self.reader.examples[e.index] for e in batch.examples]), rows
+            return seen[id(batch)]
+
+        def both(call: AttentionCall, batch: Batch) -> None:
+            visit(call, batch)
+            mine, rows = first_texts(batch)
+            self.reader.visit(call.pick(rows, mine.input_ids.shape[1]), mine)
+
+        for batch in super().run(examples, both):
+            self.reader.keep(first_texts(batch)[0])
+            yield batch
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the second pass gives: edits on the contrast's own words, and all else on held-out ones."""
+
+    chosen_by: Effects
+    effects: Effects
+    scores: HeadScores
+    validation: Validation | None
+
+
+def second_pass(
+    model: Model, task: Task, features: Features, *, n_pairs: int, seed: int = 0, progress: bool = True
+) -> Proof:
+    """The proofs of features in their heads, and how every head does on held-out words, from one pass.
+
+    The first `n_pairs` texts of held-out words are also run with what is exchanged in them.
+    """
+    alone = {name: (name,) for name in features.contrasts}
+    method = features.choices.metric
+    options = EditOptions(None, Edit(), (method,), DRAWS, alone, None, seed)
+    search, test = (effects_readers(model, part, {"": features}, options)[""] for part in (task.search, task.test))
+    every = heads_of(model, None)
+    encoded = encode_like(model, task.test, features, every)
+    group = Texts.of(encoded, task.test).grouping.group
+    scored = ScoresReader.of(model, encoded, every, group, task.frame)
+    pairs = {name: task.counterfactuals(factor)[:n_pairs] for name, factor in factors_of(task).items()}
+    truth = validation_reader(model, pairs, features, methods=(method,)) if pairs else None
+    readers: list[Reader] = [search, test, scored, *([truth] if truth else [])]
+    read_together(model, readers, unit=f"{task.name} tests", progress=progress)
+    return Proof(
+        search.result(), test.result(), scored.result(_about(model, task, "test")), truth.result() if truth else None
+    )
+
+
+def factors_of(task: Task) -> dict[str, str]:
+    """Of each feature what a text exchanges to be its true counterfactual: its own variable, else the first."""
+    if not task.factors:
+        return {}
+    return {name: name if name in task.factors else task.factors[0] for name in task.contrasts}

@@ -1,0 +1,188 @@
+"""`Shelf`: what a model's heads do with every contrast of the shelf, read from a study's folder."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxtyping import Float64
+from torch import Tensor
+
+from qkprism.core.feature import Feature
+from qkprism.core.frozen import Frozen
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head, HeadLike
+from qkprism.results.features import Features
+from qkprism.results.stored import load_result, save_result
+from qkprism.runs import json_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+KIND = "shelf"
+TABLE = "table"  # the part of a study's folder that this is
+RIGHT, ERRORS, WRONG = 0.8, 3.0, 1 / 3  # a contrast has a head if it is right as often, clear by so many errors, ...
+
+
+class Row(NamedTuple):
+    """One contrast, in the head and feature that texts of its own words chose; all figures are of held-out words.
+
+    accuracy      how often the head attends more to a positive key than to any negative one; `q` over all heads
+    rank          of the feature, and `rank_heldout`; `q_feature` of its held-out test over all heads
+    effect        how much more attention moves to the target when the two keys exchange the feature than without
+    permuted      how much more that is than with permuted labels, and its error, the spread over draws included
+    control       the control that comes nearest to the feature, and `control_effect` what it moves
+    true_part     of the logit gap: what the exchange of `factor` in the text shows; `part` what the feature says
+    """
+
+    contrast: str
+    question: str
+    digest: str
+    heads: tuple[str, ...]
+    head: str
+    feature: str
+    accuracy: float
+    accuracy_error: float
+    chance: float
+    q: float
+    rank: int
+    rank_heldout: int | None
+    q_feature: float
+    effect: float
+    effect_error: float
+    permuted: float
+    permuted_error: float
+    control: str
+    control_effect: float
+    factor: str | None
+    true_part: float
+    part: float
+    part_error: float
+    n: int
+
+    @property
+    def part_off(self) -> float:
+        """By how much the attributed part is wrong, as a share of the true one; NaN where nothing can be exchanged."""
+        return abs(self.part_error / self.true_part) if self.true_part else math.nan
+
+    @property
+    def errors_above(self) -> float:
+        """By how many errors the effect is above that of permuted labels."""
+        return self.permuted / self.permuted_error if self.permuted_error else math.nan
+
+    @property
+    def holds(self) -> bool:
+        """Right often enough, clearly above permuted labels, and near the truth where there is one."""
+        near = self.factor is None or self.part_off <= WRONG
+        return self.accuracy >= RIGHT and self.errors_above > ERRORS and near
+
+
+@dataclass(frozen=True, repr=False)
+class Shelf(Frozen):
+    """The head atlas of a model by named features: a row a contrast, and the accuracy of every head.
+
+    accuracy    on held-out words, a row a contrast, a column a head; `q` of each over the heads of its row
+    folder      where the features are; None for a table by itself
+    """
+
+    rows: tuple[Row, ...]
+    heads: tuple[Head, ...]
+    accuracy: Float64[Tensor, "contrast head"]
+    q: Float64[Tensor, "contrast head"]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    folder: str | None = None
+
+    @property
+    def contrasts(self) -> tuple[str, ...]:
+        return tuple(row.contrast for row in self.rows)
+
+    def __getitem__(self, contrast: str) -> Row:
+        if contrast not in self.contrasts:
+            raise QKPrismError(f"There is no contrast {contrast!r}. There are: {', '.join(self.contrasts)}.")
+        return self.rows[self.contrasts.index(contrast)]
+
+    def features(self, contrast: str) -> Features:
+        """The features of a contrast in its best heads."""
+        if self.folder is None:
+            raise QKPrismError("This table has no folder with features. Read that of a run: Shelf.load('runs/shelf').")
+        return Features.load(Path(self.folder) / features_folder(self[contrast].contrast))
+
+    def named(self, head: HeadLike) -> dict[str, Feature]:
+        """The features of a head, by the contrasts among whose best heads it is.
+
+        >>> Shelf.load("runs/shelf").named("L18H6")   # doctest: +SKIP
+        {'boxes:thing': Feature(...), ...}
+        """
+        wanted = Head.parse(head)
+        chosen = [row.contrast for row in self.rows if str(wanted) in row.heads]
+        sets = {name: self.features(name) for name in chosen}
+        return {f"{name}:{own}": found[own, wanted] for name, found in sets.items() for own in found.contrasts}
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a contrast."""
+        import pandas as pd
+
+        more = [{"part_off": r.part_off, "errors_above": r.errors_above, "holds": r.holds} for r in self.rows]
+        return pd.DataFrame([row._asdict() | extra for row, extra in zip(self.rows, more, strict=True)])
+
+    def to_json(self, command: str = "") -> dict[str, Any]:
+        """What `found.json` of the shelf holds: where it comes from, and a finding for each contrast."""
+        found = {row["contrast"]: row for row in self.to_frame().to_dict("records")}
+        told: dict[str, Any] = json_value({"provenance": {"command": command, **self.provenance}, "found": found})
+        return told
+
+    def plot(self) -> go.Figure:
+        """Layers against heads, coloured by the contrast that each head does best."""
+        from qkprism.figures.shelf import shelf_figure
+
+        return shelf_figure(self)
+
+    def to_html(self) -> str:
+        """One page that needs no network: the map, and the table."""
+        from qkprism.page.shelf import shelf_report
+
+        return shelf_report(self)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the table as a run folder of its own, without the features."""
+        return save_result(replace(self, folder=None), folder, KIND)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Shelf:
+        """Read a study's folder, or a table that `save` wrote."""
+        inside = Path(folder) / TABLE
+        place = inside if inside.is_dir() else Path(folder)
+        found = load_result(
+            cls,
+            place,
+            KIND,
+            rows=lambda rows: tuple(_row(row) for row in rows),
+            heads=lambda names: tuple(map(Head.parse, names)),
+        )
+        return replace(found, folder=str(Path(folder))) if place is inside else found
+
+    def __repr__(self) -> str:
+        held = sum(row.holds for row in self.rows)
+        return f"Shelf({len(self.rows)} contrasts, {len(self.heads)} heads; {held} contrasts have a head)"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().drop(columns=["digest"]).to_html(index=False, float_format="{:.3g}".format))
+
+
+def features_folder(contrast: str) -> str:
+    """The part of a study that holds the features of a contrast."""
+    return f"{contrast}-features"
+
+
+def _row(values: list[Any]) -> Row:
+    """A row as JSON has it: no NaN, and lists."""
+    numbers = {name for name, kind in Row.__annotations__.items() if kind == "float"}
+    named: dict[str, Any] = dict(zip(Row._fields, values, strict=True))
+    named["heads"] = tuple(named["heads"])
+    named |= {name: math.nan for name in numbers if named[name] is None}
+    return Row(**named)
