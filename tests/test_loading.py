@@ -147,10 +147,15 @@ def test_load__default_model_from_its_package():
 
 
 def without(folder, *names, **changed):
-    """The folder's checkpoint without some weights, or with others in their place."""
-    path = folder / "model.safetensors"
+    """The folder's checkpoint without some weights, or with others in their place.
+
+    The new file takes the place of the old one. A loaded model's weights are pages of its file, and to write over a
+    mapped file kills the process: safetensors 0.4.3 would write over it, 0.8 would not.
+    """
+    path, new = folder / "model.safetensors", folder / "new.safetensors"
     kept = {name: weight for name, weight in load_file(path).items() if not any(part in name for part in names)}
-    save_file(kept | changed, path, {"format": "pt"})
+    save_file(kept | changed, new, {"format": "pt"})
+    new.replace(path)
 
 
 def test_load__refuses_a_checkpoint_that_lacks_weights_of_the_base_model(folder):
