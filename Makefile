@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
 export TOKENIZERS_PARALLELISM := false
 
@@ -14,10 +15,10 @@ demo: .venv/ready
 	$(BIN)/qkprism binding --save runs/demo
 
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO)
 
 test-oldest test-newest: test-%: .venv-%/ready
-	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest -n 2 --dist loadfile -rs $(VERSIONED)
+	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(TWO) -rs $(VERSIONED)
 
 # Vectors that TransformerLens and nnsight captured; nothing is downloaded.
 test-others: .venv-others/ready

@@ -1,5 +1,7 @@
 """Edits and attributions of estimated features against the truth of planted data (GAUGE.md)."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -12,6 +14,8 @@ from qkprism.subspaces.conditions import METHODS, layer_conditions
 from qkprism.subspaces.intervention import Attending, intervene_vectors
 
 SHARP = 3.5  # of the softmax, for a top attention of about 0.97
+PLAIN = [Lock(seed=seed) for seed in (0, 1)]
+CHANGED = [Lock(nuisance=3, change=basis_change(16, seed=seed), seed=seed) for seed in (0, 1)]
 
 
 def attention(query, key):
@@ -22,9 +26,15 @@ def total_variation(a, b):
     return float((a - b).abs().sum(-1).mean() / 2)
 
 
+@cache
+def learned(lock, n):
+    """The features of a head from n examples a contrast."""
+    return decompose_vector_sets(lock.contrasts(n), rank="heldout", scaling=SHARP)
+
+
 def errors_of_edits(lock, n):
     """Mean total variation between each method's edit and the truth, by factor."""
-    features = decompose_vector_sets(lock.contrasts(n), rank="heldout", scaling=SHARP)
+    features = learned(lock, n)
     assert [f.rank for f in features.values()] == [3, 5]
     query, key, exchanged, _ = lock.scenes(2000)
     assert 0.96 < float(attention(query, key).amax(-1).mean()) < 0.98 or lock.sizes[2:]
@@ -43,7 +53,7 @@ def errors_of_edits(lock, n):
 
 def errors_of_parts(lock, n):
     """Mean absolute error of each method's parts against the true ones, in logits, by factor."""
-    features = decompose_vector_sets(lock.contrasts(n), rank="heldout", scaling=1.0)
+    features = learned(lock, n)
     query, key, _, z = lock.scenes(2000)
     found = {}
     for metric in ("contrast", "raw"):
@@ -59,7 +69,7 @@ def errors_of_parts(lock, n):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_oblique_edits__come_within_two_hundredths_of_the_truth_and_the_orthogonal_one_does_not(seed):
-    found = errors_of_edits(Lock(seed=seed), 20_000)
+    found = errors_of_edits(PLAIN[seed], 20_000)
     for name in ("z1", "z2"):
         oblique = [found[name, method] for method in ("contrast", "raw oblique")]
         assert max(oblique) < 0.02
@@ -69,14 +79,14 @@ def test_oblique_edits__come_within_two_hundredths_of_the_truth_and_the_orthogon
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_contrast_edit__withstands_an_unnamed_factor_and_a_change_of_basis(seed):
-    found = errors_of_edits(Lock(nuisance=3, change=basis_change(16, seed=seed), seed=seed), 2000)
+    found = errors_of_edits(CHANGED[seed], 2000)
     for name in ("z1", "z2"):
         assert found[name, "contrast"] < 0.05
         assert found[name, "raw oblique"] > 5 * found[name, "contrast"]
 
 
 def test_oblique_parts__are_the_true_parts_and_sequential_ones_are_not():
-    found = errors_of_parts(Lock(), 20_000)
+    found = errors_of_parts(PLAIN[0], 20_000)
     for name in ("z1", "z2"):
         oblique = [found[name, metric, "oblique"] for metric in ("contrast", "raw")]
         assert max(oblique) < 0.05
@@ -85,7 +95,7 @@ def test_oblique_parts__are_the_true_parts_and_sequential_ones_are_not():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_contrast_parts__withstand_an_unnamed_factor_and_a_change_of_basis(seed):
-    found = errors_of_parts(Lock(nuisance=3, change=basis_change(16, seed=seed), seed=seed), 2000)
+    found = errors_of_parts(CHANGED[seed], 2000)
     for name in ("z1", "z2"):
         assert found[name, "contrast", "oblique"] < 0.2
         assert found[name, "raw", "oblique"] > 5 * found[name, "contrast", "oblique"]

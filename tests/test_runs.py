@@ -49,18 +49,23 @@ def test_write_run__removes_what_the_former_run_and_killed_processes_left(tmp_pa
     run = write(tmp_path / "run")
     former = read_files(run)
     script = """
-        import os, signal, sys, torch, qkprism.files as files, qkprism.runs as runs
+        import itertools, os, signal, sys, torch, qkprism.files as files, qkprism.runs as runs
         def killed(*_): os.kill(os.getpid(), signal.SIGKILL)
-        if sys.argv[2] == "tensors": runs.file_digest = killed
-        if sys.argv[2] == "manifest": runs.write_text = killed
-        if sys.argv[2] == "text": files.os.fsync = killed
-        if sys.argv[2] == "text": runs._write_tensors = lambda *_: {"file": "x", "sha256": "y"}
-        runs.write_run(sys.argv[1], "features", {}, {"moments": {"a": torch.full((3,), 5.0)}})
+        for place, when in itertools.product(sys.argv[1:], ("tensors", "manifest", "text")):
+            if child := os.fork():
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+                continue
+            if when == "tensors": runs.file_digest = killed
+            if when == "manifest": runs.write_text = killed
+            if when == "text": files.os.fsync = killed
+            if when == "text": runs._write_tensors = lambda *_: {"file": "x", "sha256": "y"}
+            runs.write_run(place, "features", {}, {"moments": {"a": torch.full((3,), 5.0)}})
+            os._exit(0)
     """
-    for place in (run, tmp_path / "new"):
-        for when in ("tensors", "manifest", "text"):
-            code = [sys.executable, "-c", textwrap.dedent(script), str(place), when]
-            assert subprocess.run(code, env=os.environ, check=False).returncode < 0
+    places = (run, tmp_path / "new")
+    code = [sys.executable, "-c", textwrap.dedent(script), *map(str, places)]
+    subprocess.run(code, env=os.environ, check=True)
+    for place in places:
         assert len(names(place)) == 3 + (place == run) * 2
         write(place, 3.0)
         assert names(place) == sorted([MANIFEST, *read_files(place)])

@@ -41,10 +41,13 @@ def small():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A model, and the folder of a finished study of it."""
-    model, folder = load("llama3"), tmp_path_factory.mktemp("made") / "study"
-    study_binding(model, folder, n_pairs=3, progress=False)
-    return model, folder
+    """A model, the folder of a finished study of it, and what was found."""
+    return _made("llama3", tmp_path_factory.mktemp("made") / "study")
+
+
+def _made(name, folder):
+    model = load(name)
+    return model, folder, study_binding(model, folder, n_pairs=3, progress=False)
 
 
 @pytest.fixture
@@ -57,9 +60,8 @@ def finished(made, tmp_path):
 @pytest.mark.filterwarnings("ignore:Only")
 @pytest.mark.filterwarnings("ignore:.*depends on its order")
 @pytest.mark.parametrize("name", ["llama3", "qwen3"])
-def test_binding__whole_study_is_kept_and_taken_up_again(name, tmp_path, monkeypatch):
-    model = load(name)
-    found = study_binding(model, tmp_path / "study", n_pairs=3, progress=False)
+def test_binding__whole_study_is_kept_and_taken_up_again(name, made, tmp_path, monkeypatch):
+    model, folder, found = made if name == "llama3" else _made(name, tmp_path / "study")
     assert 3 <= len(found.heads) <= 9
     page = binding_report(found)
     assert "The paper and this run" in page
@@ -67,9 +69,9 @@ def test_binding__whole_study_is_kept_and_taken_up_again(name, tmp_path, monkeyp
     assert set(found.summary().columns) >= {"head", "accuracy", "order_rank", "lexical_rank", "both_shift"}
     assert {row["what"] for row in comparison(found)} >= {"rank of order", "rank of lexical"}
     monkeypatch.setattr(type(model), "run", None)  # nothing is run again
-    again = study_binding(model, tmp_path / "study", n_pairs=3, progress=False)
+    again = study_binding(model, folder, n_pairs=3, progress=False)
     assert again.summary().equals(found.summary())
-    loaded = BindingStudy.load(tmp_path / "study")
+    loaded = BindingStudy.load(folder)
     assert loaded.about == found.about
     assert loaded.summary().equals(found.summary())
     assert binding_report(loaded) == page
