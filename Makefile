@@ -48,7 +48,7 @@ bench: .venv/ready
 .venv-oldest/ready .venv-newest/ready .venv-others/ready: .venv-%/ready: constraints-%.txt .venv/ready
 	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	$(BIN)/python -c '$(SITE)' > $$($(@D)/bin/python -c '$(SITE)')/beneath.pth
-	$(PIP) $(INSTALL) -e '.[dev]'
+	$(PIP) --no-compile $(INSTALL) -e '.[dev]'
 	touch $@
 
 clean:
