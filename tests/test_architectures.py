@@ -131,6 +131,7 @@ def test_wrap__shared_weights_are_layers_of_their_own() -> None:
     assert torch.equal(only[0], seen[1][1])
 
 
+@pytest.mark.family("t5")
 def test_wrap__encoder_decoders_are_numbered_by_calls() -> None:
     model = Model.wrap(tiny("t5"))
     assert list(model.layers) == [0, 1, 2, 3, 4, 5]

@@ -14,7 +14,7 @@ import qkprism.atlas.progress as progress_module
 from qkprism.atlas.atlas import Atlas, HeadMeans
 from qkprism.atlas.coverage import STAGES, decides
 from qkprism.atlas.explain import explain, read_rows
-from qkprism.atlas.explanation import REST, edge_of, sentence_of
+from qkprism.atlas.explanation import EVEN, REST, edge_of, sentence_of
 from qkprism.atlas.sums import KINDS, STRIDE, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of
@@ -342,7 +342,8 @@ def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
         row = found.row(edge.head)
         assert edge.lead == pytest.approx(float(row.logits[edge.key] - row.logits[edge.rival]))
         assert edge.decides == max(edge.shares, key=lambda part: edge.shares[part] * (1 if edge.lead >= 0 else -1))
-        assert f"{edge.shares[edge.decides]:+.1f} of the {abs(edge.lead):.1f} logits" in edge.sentence
+        share = f"{edge.shares[edge.decides]:+.1f} of the {abs(edge.lead):.1f} logits"
+        assert (share in edge.sentence) == (abs(edge.lead) >= EVEN)
         assert f"({edge.attention:.2f})" in edge.sentence
         assert edge.sentence == sentence_of(edge, found.tokens)
         assert edge == edge_of(row, edge.query, edge.key, found.tokens)

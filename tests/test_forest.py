@@ -13,7 +13,7 @@ from qkprism.capture import batching
 from qkprism.models.forest import Forest, tree_size
 from qkprism.models.model import Model
 from test_pipeline import contrast, relative_error
-from tiny import _TEXT, VOCABULARY, one_thread, require, tiny  # noqa: F401
+from tiny import _TEXT, VOCABULARY, one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
 SHARING = [
@@ -91,7 +91,6 @@ def test_shares_beginnings__not_where_a_row_is_more_than_its_tokens(name):
 
 def sparse(**settings):
     """A model whose attention picks the keys that it sees, by a mask of its own."""
-    require("deepseek_v32")
     settings = _TEXT | {"intermediate_size": 40, "num_key_value_heads": 4, "max_position_embeddings": 64} | settings
     settings |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12}
     settings |= {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2}
@@ -100,6 +99,7 @@ def sparse(**settings):
     return Model.wrap(transformers.DeepseekV32ForCausalLM(transformers.DeepseekV32Config(**settings)).eval())
 
 
+@pytest.mark.family("deepseek_v32")
 def test_unfold__shows_what_the_model_saw():
     model = sparse(index_topk=9)
     assert model.horizon == 9

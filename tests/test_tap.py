@@ -335,6 +335,7 @@ def test_edit_head__follows_the_formula_under_grouped_queries() -> None:
     assert torch.equal(edited, plain)
 
 
+@pytest.mark.family("t5")
 def test_edit_head__position_bias_and_cross_attention_are_kept() -> None:
     hf = tiny("t5")
     model, inputs = Model.wrap(hf), batch(hf)

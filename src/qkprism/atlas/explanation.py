@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 REST = "unnamed match"
 THREE = STAGES.index("+ asked position")
+EVEN = 0.1  # logits: a smaller lead is none
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,10 @@ def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
     rival = tokens[edge.rival]
     word = "leads" if edge.lead >= 0 else "trails"
     size, share = abs(edge.lead), edge.shares[edge.decides]
+    if size < EVEN:
+        strongest = max(edge.shares, key=lambda part: abs(edge.shares[part]))
+        told = f"{WORDS.get(strongest, strongest)} gives {edge.shares[strongest]:+.1f}, and the rest takes it back"
+        return f"{start}, about as much as to {rival!r} (token {edge.rival}): {told}."
     said = f"{start}: {WORDS.get(edge.decides, edge.decides)} gives {share:+.1f} of the {size:.1f} logits by which it "
     said += f"{word} {rival!r} (token {edge.rival})"
     second = _second(edge)
