@@ -1,0 +1,102 @@
+"""Named features within the match: parts that add up, of one run and of several, beside permuted labels."""
+
+import warnings
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkprism as qk
+from qkprism.atlas import naming
+from qkprism.atlas.explanation import REST
+from qkprism.core.projectors import span_projector
+from test_atlas import WORDS, surveyed, wrapped
+from test_pipeline import contrast
+from tiny import one_thread  # noqa: F401
+
+HEADS = ["L0H1", "L1H2"]
+
+
+@cache
+def found(seed, rope="post"):
+    contrasts = {name: contrast(40, seed=seed + place, name=name) for place, name in enumerate(("one", "two"))}
+    options = {"heads": HEADS, "rank": 2, "metric": "raw", "encoding": qk.Encoding(rope=rope), "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return qk.decompose(wrapped("llama"), contrasts, **options)
+
+
+@pytest.fixture(autouse=True)
+def all_hold(monkeypatch):
+    """Random heads have no significant features; the laws are about those that are offered."""
+    monkeypatch.setattr(naming, "_holds", lambda _: True)
+
+
+def explained(features, **options):
+    return qk.explain(wrapped("llama"), WORDS, atlas=surveyed("llama"), features=features, head=HEADS, **options)
+
+
+def test_named__parts_and_the_rest_are_the_match():
+    without, named = explained(None), explained(found(0))
+    for head, row in named.rows.items():
+        assert [*row.terms][4:] == ["one", "two", REST]
+        match = row.terms["one"] + row.terms["two"] + row.terms[REST]
+        torch.testing.assert_close(match, without.rows[head].terms[REST])
+        assert row.terms["one"].abs().max() > 1e-3
+        assert "+ named" in row.variation
+        assert row.null["one"].shape[1:] == row.terms["one"].shape
+        assert len(row.null["one"]) >= 4
+    for edge in named:
+        assert sum(edge.shares.values()) == pytest.approx(edge.lead, abs=1e-9)
+
+
+def test_named__is_the_oblique_part_of_attribute_less_the_means():
+    features, head = found(0), qk.Head.parse("L1H2")
+    forms = naming.named_forms({"": features}, [head])[head]
+    joint = features.joint(head)
+    for name, form in zip(forms.names, forms.forms, strict=True):
+        torch.testing.assert_close(form, joint[name], atol=1e-8, rtol=1e-6)
+
+
+def test_named__features_of_several_runs_share_their_joint_span():
+    first, second = found(0), found(7)
+    head = qk.Head.parse("L1H2")
+    forms = naming.named_forms({"a": first, "b": second}, [head])[head]
+    assert forms.names == tuple(sorted(forms.names, key=list(forms.names).index))
+    assert set(forms.names) <= {"a: one", "a: two", "b: one", "b: two"}
+    columns = [naming._columns(first.joint(head)[name]) for name in ("one", "two")]
+    columns += [naming._columns(second.joint(head)[name]) for name in ("one", "two")]
+    torch.testing.assert_close(forms.forms.sum(0), naming._span(columns), atol=1e-8, rtol=1e-6)
+    alone = naming._share([columns[0], columns[0]], 0)  # the same twice: half each
+    torch.testing.assert_close(alone, naming._span(columns[:1]) / 2, atol=1e-9, rtol=0)
+
+
+def test_named__one_run_is_told_apart_as_when_it_stands_alone():
+    features, head = found(0), qk.Head.parse("L0H1")
+    total = sum(features.joint(head)[name] for name in features.contrasts)
+    both = span_projector([features[name, head] for name in features.contrasts])
+    torch.testing.assert_close(total @ both, both, atol=1e-8, rtol=1e-6)
+
+
+def test_named__counting_positions_from_the_query_gives_the_same_logits():
+    post, relative = explained(found(0)), explained(found(0, "relative"))
+    for head, row in relative.rows.items():
+        terms = torch.stack([*row.terms.values()]).sum(0)
+        torch.testing.assert_close(terms, post.rows[head].logits, atol=1e-6, rtol=1e-6)
+        assert not torch.allclose(row.terms["one"], post.rows[head].terms["one"])
+
+
+def test_named__only_what_beats_permuted_labels_is_offered():
+    named = explained(found(0), top=20)
+    for edge in named:
+        null = named.rows[edge.head].null
+        for name in ("one", "two"):
+            drawn = (null[name][:, edge.key] - null[name][:, edge.rival]).abs().max()
+            assert (name in edge.offered) == (abs(edge.shares[name]) > float(drawn))
+
+
+def test_named__runs_are_read_from_their_folders(tmp_path: Path):
+    place = found(0).save(tmp_path / "boxes")
+    row = next(iter(explained([place]).rows.values()))
+    assert "boxes: one" in row.terms
