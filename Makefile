@@ -9,10 +9,13 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo test test-oldest test-newest test-others lint bench clean
+.PHONY: demo study test test-oldest test-newest test-others lint bench clean
 
 demo: .venv/ready
-	$(BIN)/qkprism binding --save runs/demo
+	$(BIN)/qkprism demo --save runs/demo
+
+study: .venv/ready
+	$(BIN)/qkprism binding --save runs/study
 
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO)

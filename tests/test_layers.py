@@ -200,6 +200,7 @@ FLOORS = [
         "cli.contrasts",
         "cli.features",
         "cli.atlas",
+        "cli.demo",
         "cli.studies",
         "cli.toy",
         "cli",

@@ -9,6 +9,7 @@ import typer
 from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in this order)
     atlas,
     contrasts,
+    demo,
     features,
     studies,
     toy,

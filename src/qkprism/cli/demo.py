@@ -1,0 +1,60 @@
+"""`qkprism demo`: the main job in two minutes, said in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qkprism.cli.app import ModelOption, app
+from qkprism.files import path_of
+
+TASK = "boxes"
+HEADS, EXAMPLES = 4, 150
+PROMPT = "The hat is in box O, the jam is in box Z, the pen is in box K. The jam is in box"
+ANSWER = "Z"
+
+
+@app.command(epilog="Example:  qkprism demo --save runs/demo")
+def demo(
+    model: ModelOption = "smollm2",
+    save: Annotated[Path, typer.Option(help="Where features and the page are written.")] = Path("runs/demo"),
+) -> None:
+    """A first look: which heads find the right box, what they go by, and one prompt explained."""
+    place = path_of(save)
+    import qkprism as qk
+
+    loaded = qk.load(model, quiet=True)
+    task = qk.task(TASK, tokenizer=loaded.tokenizer, n_train=EXAMPLES)
+    _say(f"{loaded.name}: {sum(loaded.heads_per_layer.values())} heads. Each sees {len(task.search)} prompts such as")
+    typer.echo(f'  "{next(iter(task.search)).text.text}"')
+    scores = qk.find_heads(loaded, task.search)
+    _say(f"1. Which heads attend to the box that is asked for? (a head that guesses: {scores.chance:.0%})")
+    best = scores.top(HEADS)
+    for row in scores.to_frame().head(HEADS).itertuples():
+        typer.echo(f"  {row.head}: right in {row.accuracy:.0%} of the prompts, q = {row.q:.1g}")
+    _say(f"2. What do they go by? {EXAMPLES} prompts, each beside twins in which one thing changed.")
+    features = qk.decompose(loaded, task.contrasts, heads=best)
+    features.save(place / "features")
+    for feature in features.by_evidence()[:6]:
+        typer.echo(f"  {feature.head} {feature.contrast}: {feature.evidence}, p = {feature.p:.1g}")
+    _say("3. Where does every head look on plain text? Surveyed once, on text that the model writes, and kept.")
+    why = qk.explain(loaded, PROMPT, key=ANSWER, head=list(best), features=features)
+    _say(f'4. Why do they attend to "{ANSWER}" in a prompt of our own?')
+    typer.echo(f'  "{PROMPT}"')
+    for edge in why:
+        typer.echo(f"  {edge.sentence}")
+    page = why.save(place / "why.html")
+    row = why.rows[why.edges[0].head]
+    _say(
+        f"Without the named features, {why.edges[0].head}'s row of attention is rebuilt with an error of "
+        f"{row.variation['+ asked position']:.2f} (total variation); with them {row.variation.get('+ named', 1.0):.2f}."
+    )
+    typer.echo("\nNext: the whole study with all its proofs (make study), or a prompt of yours:")
+    typer.echo(f'  qkprism explain "..." --features {save}/features')
+    typer.echo(f"Page: {page.resolve()}")
+
+
+def _say(text: str) -> None:
+    typer.echo(f"\n{text}")
