@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import qkprism as qk
+from qkprism.contrasts.shelves import findings
 
 pytestmark = pytest.mark.model
 EXAMPLES = Path(__file__).parent.parent / "examples" / "boxes.jsonl"
@@ -75,3 +76,13 @@ def test_decompose__relative_frame_keeps_the_gap_and_the_rank(model, contrast, f
     assert relative.logit_gap.total == pytest.approx(post.logit_gap.total, rel=1e-3)
     assert abs(relative.rank_heldout - post.rank_heldout) <= 2
     assert torch.allclose(relative.spectrum.raw[:3], post.spectrum.raw[:3], rtol=0.05)
+
+
+def test_shelf__a_row_that_is_kept_is_what_the_model_gives(model):
+    kept, row = findings()["provenance"], findings()["found"]["coreference"]
+    task = qk.task("coreference", kept["seed"], model.tokenizer, n_train=8, n_search=8, n_test=row["n"])
+    assert task.template.digest == row["digest"]
+    scores = qk.find_heads(model, task.test, heads=[row["head"]], progress=False)
+    assert float(scores.values["accuracy"][0]) == pytest.approx(row["accuracy"], abs=0.02)  # kernels differ
+    assert scores.chance == pytest.approx(row["chance"])
+    assert row["holds"] == (row["accuracy"] >= 0.8 and row["errors_above"] > 3 and row["part_off"] <= 1 / 3)

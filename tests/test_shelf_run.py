@@ -118,6 +118,12 @@ def test_run__rows_are_of_held_out_words(model, made):
         method = made.features(name).choices.metric
         assert row.effect == pytest.approx(effects.gain(head=row.head, feature=row.feature, method=method)[0], abs=1e-5)
         assert row.digest == task.template.digest
+        factor = factors_of(task)[row.feature]
+        pairs = {row.feature: task.counterfactuals(factor)[: N // 5]}
+        checks = qk.validate(model, pairs, made.features(name), heads=[row.head], progress=False).checks
+        own = next(check for check in checks if check.method == method)
+        assert (row.factor, row.part) == (factor, pytest.approx(own.part, abs=1e-5))
+        assert row.part != pytest.approx(next(c.part for c in checks if c.method == "whole key"), abs=1e-3)
 
 
 def test_run__features_of_a_head_can_be_had_by_name(made):

@@ -30,11 +30,11 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
 from qkprism.results.stored import load_result, save_result
-from qkprism.results.validation import Validation
+from qkprism.results.validation import TruthCheck, Validation
 from qkprism.studies.jobs import job_of
 from qkprism.studies.parts import Parts
 from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass
-from qkprism.studies.shelf_result import KIND, RIGHT, TABLE, Row, Shelf, features_folder
+from qkprism.studies.shelf_result import ERRORS, KIND, RIGHT, TABLE, Row, Shelf, features_folder
 
 BEST = 5  # heads of a contrast that are proved
 LEAST = 32  # examples, for 8 folds of some
@@ -132,8 +132,7 @@ def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features
     effect, effect_error = proof.effects.gain(head=head, feature=name)
     rivals = {row["control"]: row for row in _rivals(proof.effects, head, name) if row["evidence"]}
     nearest = min(rivals.values(), key=lambda row: row["advantage"])
-    checks = [c for c in proof.validation.checks if (c.factor, c.head) == (name, str(head))] if proof.validation else []
-    check = checks[0] if checks else None
+    check = _check(proof.validation, feature, features.choices.metric)
     return Row(
         contrast=drawn.name,
         question=drawn.template.question,
@@ -162,17 +161,27 @@ def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features
     )
 
 
+def _check(validation: Validation | None, feature: Feature, method: str) -> TruthCheck | None:
+    """The feature's own part against the truth, where something can be exchanged; not that of the whole key."""
+    wanted = (feature.contrast, str(feature.head), method)
+    checks = validation.checks if validation else ()
+    return next((check for check in checks if (check.factor, check.head, check.method) == wanted), None)
+
+
 def _choose(scores: HeadScores, features: Features, effects: Effects) -> Feature:
-    """The feature that is clearest above permuted labels on the contrast's own words, in a head that is right there."""
+    """Of heads that are right on the contrast's own words, the feature that moves most beyond permuted labels there.
+
+    Those that are clearly above permuted labels come first.
+    """
     accuracy = dict(zip(scores.heads, scores.values["accuracy"].tolist(), strict=True))
     right = [head for head in features.heads if accuracy[head] >= RIGHT]
     able = right or [max(features.heads, key=lambda head: accuracy[head])]
 
-    def clear(feature: Feature) -> float:
+    def beyond(feature: Feature) -> tuple[bool, float]:
         (row,) = [r for r in _rivals(effects, feature.head, feature.contrast) if r["control"] == "permuted"]
-        return row["advantage"] / row["error"] if row["error"] else -math.inf
+        return row["advantage"] > ERRORS * row["error"], row["advantage"]
 
-    return max((feature for feature in features.values() if feature.head in able), key=clear)
+    return max((feature for feature in features.values() if feature.head in able), key=beyond)
 
 
 def _rivals(effects: Effects, head: Head, feature: str) -> list[dict[str, Any]]:
