@@ -32,8 +32,8 @@ def demo(
     scores = qk.find_heads(loaded, task.search)
     _say(f"1. Which heads attend to the box that is asked for? (a head that guesses: {scores.chance:.0%})")
     best = scores.top(HEADS)
-    for row in scores.to_frame().head(HEADS).itertuples():
-        typer.echo(f"  {row.head}: right in {row.accuracy:.0%} of the prompts, q = {row.q:.1g}")
+    for row in scores.to_frame().head(HEADS).to_dict("records"):
+        typer.echo(f"  {row['head']}: right in {row['accuracy']:.0%} of the prompts, q = {row['q']:.1g}")
     _say(f"2. What do they go by? {EXAMPLES} prompts, each beside twins in which one thing changed.")
     features = qk.decompose(loaded, task.contrasts, heads=best)
     features.save(place / "features")
@@ -46,10 +46,10 @@ def demo(
     for edge in why:
         typer.echo(f"  {edge.sentence}")
     page = why.save(place / "why.html")
-    row = why.rows[why.edges[0].head]
+    variation = why.rows[why.edges[0].head].variation
     _say(
-        f"Without the named features, {why.edges[0].head}'s row of attention is rebuilt with an error of "
-        f"{row.variation['+ asked position']:.2f} (total variation); with them {row.variation.get('+ named', 1.0):.2f}."
+        f"Without the named features {why.edges[0].head}'s attention is rebuilt with an error of "
+        f"{variation['+ asked position']:.2f} (total variation); with them {variation.get('+ named', 1.0):.2f}."
     )
     typer.echo("\nNext: the whole study with all its proofs (make study), or a prompt of yours:")
     typer.echo(f'  qkprism explain "..." --features {save}/features')
