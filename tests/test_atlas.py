@@ -338,12 +338,14 @@ def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
     attention = [edge.attention for edge in found]
     assert attention == sorted(attention, reverse=True)
     for edge in found:
-        assert sum(edge.shares.values()) == pytest.approx(edge.lead, abs=1e-9)
         row = found.row(edge.head)
+        seen = row.logits.isfinite()
+        seen[0] = False
+        assert edge.height == pytest.approx(float(row.logits[edge.key] - row.logits[seen].mean()))
         assert edge.lead == pytest.approx(float(row.logits[edge.key] - row.logits[edge.rival]))
-        assert edge.decides == max(edge.shares, key=lambda part: edge.shares[part] * (1 if edge.lead >= 0 else -1))
-        share = f"{edge.shares[edge.decides]:+.1f} of the {abs(edge.lead):.1f} logits"
-        assert (share in edge.sentence) == (abs(edge.lead) >= EVEN)
+        assert edge.decides == max(edge.shares, key=lambda part: edge.shares[part] * (1 if edge.height >= 0 else -1))
+        assert f"{edge.shares[edge.decides]:+.1f} of the {abs(edge.height):.1f} logits" in edge.sentence
+        assert (f"by {abs(edge.lead):.1f}: " in edge.sentence) == (abs(edge.lead) >= EVEN)
         assert f"({edge.attention:.2f})" in edge.sentence
         assert edge.sentence == sentence_of(edge, found.tokens)
         assert edge == edge_of(row, edge.query, edge.key, found.tokens)

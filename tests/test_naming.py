@@ -48,7 +48,8 @@ def test_named__parts_and_the_rest_are_the_match():
         assert row.null["one"].shape[1:] == row.terms["one"].shape
         assert len(row.null["one"]) >= 4
     for edge in named:
-        assert sum(edge.shares.values()) == pytest.approx(edge.lead, abs=1e-9)
+        assert sum(edge.shares.values()) == pytest.approx(edge.height, abs=1e-9)
+        assert sum(edge.lead_shares.values()) == pytest.approx(edge.lead, abs=1e-9)
 
 
 def test_named__is_the_oblique_part_of_attribute_less_the_means():
@@ -90,9 +91,11 @@ def test_named__counting_positions_from_the_query_gives_the_same_logits():
 def test_named__only_what_beats_permuted_labels_is_offered():
     named = explained(found(0), top=20)
     for edge in named:
-        null = named.rows[edge.head].null
+        row = named.rows[edge.head]
+        later = row.logits.isfinite()
+        later[0] = False
         for name in ("one", "two"):
-            drawn = (null[name][:, edge.key] - null[name][:, edge.rival]).abs().max()
+            drawn = (row.null[name][:, edge.key] - row.null[name][:, later].mean(1)).abs().max()
             assert (name in edge.offered) == (abs(edge.shares[name]) > float(drawn))
 
 

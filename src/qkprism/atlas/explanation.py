@@ -1,15 +1,21 @@
 """`Explanation`: why heads attend from one token of a text to others, in parts that add up.
 
-For an edge, a head attending from the query to a key, the question is why this key and not another: its lead is the
-difference of its logit from that of its rival, the most attended other key (but the first token, where heads rest).
-Every part of the split has its share of the lead; the shares add up to it.
+Logits matter beside other logits only. For an edge, a head attending from the query to a key, two questions are
+answered, each by shares that add up:
+
+    height   how far the key's logit is above the mean of the tokens after the first: what makes it attended. The part
+             with the largest share decides: of all parts it is the one whose removal moves the attention most, in nine
+             edges of ten (benchmarks/explain.py)
+    lead     how far it is above its rival, the most attended other token but the first: why this one and not that one
+
+The first token is told apart because heads rest there.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,23 +60,30 @@ class HeadRow:
 
 @dataclass(frozen=True)
 class Edge:
-    """A head attending from the query to one key, and why it leads its rival there."""
+    """A head attending from the query to one key: what lifts the key above the others, and what above its rival.
+
+    `shares` of the height and `lead_shares` of the lead are in logits, by part. `offered` are the named features that
+    move the height more than permuted labels do: only they can decide. `variation` is that of the row rebuilt without
+    the match.
+    """
 
     head: Head
     query: int
     key: int
     attention: float
+    height: float
+    shares: Mapping[str, float]
+    decides: str
     rival: int | None
     lead: float
-    shares: Mapping[str, float]  # of the lead, in logits, by part
-    decides: str
-    offered: tuple[str, ...]  # named features that move the lead more than permuted labels do
-    variation: float  # of the row from position, salience and asked position alone
+    lead_shares: Mapping[str, float]
+    offered: tuple[str, ...]
+    variation: float
     sentence: str
 
     @property
     def unexplained(self) -> float:
-        """The part of the lead that has no name: the rest of the match."""
+        """The part of the height that has no name: the rest of the match."""
         return self.shares[REST]
 
 
@@ -99,7 +112,7 @@ class Explanation:
         return self.rows[wanted]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row an edge: attention, rival, lead, and the share of every part in the lead."""
+        """A row an edge: attention, height, the share of every part in it, and the rival with the lead over it."""
         import pandas as pd
 
         return pd.DataFrame([self._record(edge) for edge in self.edges])
@@ -111,10 +124,11 @@ class Explanation:
             "key": self.tokens[edge.key],
             "token": edge.key,
             "attention": edge.attention,
-            "rival": None if edge.rival is None else self.tokens[edge.rival],
-            "lead": edge.lead,
+            "height": edge.height,
             "decides": edge.decides,
             **edge.shares,
+            "rival": None if edge.rival is None else self.tokens[edge.rival],
+            "lead": edge.lead,
             "variation": edge.variation,
             "sentence": edge.sentence,
         }
@@ -165,30 +179,46 @@ class Explanation:
 
 
 def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
-    """Why a head attends to a key rather than to its rival."""
+    """Why a head attends to a key."""
     rival = rival_of(row, key)
-    shares = {name: float(_lead(values, key, rival)) for name, values in row.terms.items()}
-    if 0 in (key, rival):  # the place of the first token is to be the first
-        shares["first token"], shares["position"] = shares["first token"] + shares["position"], 0.0
-    lead = float(_lead(row.logits, key, rival))
-    offered = tuple(name for name, null in row.null.items() if _beats(shares[name], null, key, rival))
-    sign = 1 if lead >= 0 else -1
-    names = [name for name in shares if name not in row.null or name in offered]
-    decides = max(names, key=lambda name: sign * shares[name])
+    level = later_mean(row)
+    shares = {name: float(values[key] - level @ values) for name, values in row.terms.items()}
+    lead_shares = {name: float(_over(values, key, rival)) for name, values in row.terms.items()}
+    for of_first in ([shares] if key == 0 else []) + ([lead_shares] if 0 in (key, rival) else []):
+        # the place of the first token is to be the first
+        of_first["first token"], of_first["position"] = of_first["first token"] + of_first["position"], 0.0
+    offered = tuple(name for name, null in row.null.items() if _beats(shares[name], null[:, key] - null @ level))
+    height = sum(shares.values())
+    sign = 1 if height >= 0 else -1
     edge = Edge(
         head=row.head,
         query=query,
         key=key,
         attention=float(row.attention[key]),
-        rival=rival,
-        lead=lead,
+        height=height,
         shares=shares,
-        decides=decides,
+        decides=max((name for name in shares if _may_decide(name, row, offered)), key=lambda n: sign * shares[n]),
+        rival=rival,
+        lead=sum(lead_shares.values()),
+        lead_shares=lead_shares,
         offered=offered,
         variation=row.variation[STAGES[THREE]],
         sentence="",
     )
-    return Edge(**{**vars(edge), "sentence": sentence_of(edge, tokens)})
+    return replace(edge, sentence=sentence_of(edge, tokens))
+
+
+def _may_decide(name: str, row: HeadRow, offered: Sequence[str]) -> bool:
+    return name not in row.null or name in offered
+
+
+def later_mean(row: HeadRow) -> Float64[Tensor, " token"]:
+    """The weights of a mean over the tokens that the query sees, but the first; over all if there is no other."""
+    seen = row.logits.isfinite()
+    later = seen.clone()
+    later[0] = False
+    chosen = later if bool(later.any()) else seen
+    return chosen.double() / chosen.sum()
 
 
 def rival_of(row: HeadRow, key: int) -> int | None:
@@ -200,49 +230,59 @@ def rival_of(row: HeadRow, key: int) -> int | None:
     return int(logits.argmax()) if logits.isfinite().any() else None
 
 
-def _lead(values: Tensor, key: int, rival: int | None) -> Tensor:
-    """What one key has more than its rival; without a rival, all it has."""
-    return values[..., key] if rival is None else values[..., key] - values[..., rival]
+def _over(values: Float64[Tensor, " token"], key: int, rival: int | None) -> Float64[Tensor, ""]:
+    """What one key has more than its rival; without a rival nothing."""
+    return values[key] - values[key if rival is None else rival]
 
 
-def _beats(share: float, null: Tensor, key: int, rival: int | None) -> bool:
-    """Whether a feature moves the lead more than every draw of permuted labels."""
-    return abs(share) > float(_lead(null, key, rival).abs().amax())
+def _beats(share: float, null: Float64[Tensor, " draw"]) -> bool:
+    """Whether a feature does more than every draw of permuted labels."""
+    return abs(share) > float(null.abs().amax())
 
 
 def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
-    """One sentence, made from the numbers of the edge and nothing else."""
+    """One or two sentences, made from the numbers of the edge and nothing else."""
     start = f"{edge.head} attends from {tokens[edge.query]!r} to {tokens[edge.key]!r} ({edge.attention:.2f})"
     if edge.rival is None:
         return f"{start}: it sees nothing else."
-    rival = tokens[edge.rival]
-    word = "leads" if edge.lead >= 0 else "trails"
-    size, share = abs(edge.lead), edge.shares[edge.decides]
-    if size < EVEN:
-        strongest = max(edge.shares, key=lambda part: abs(edge.shares[part]))
-        told = f"{WORDS.get(strongest, strongest)} gives {edge.shares[strongest]:+.1f}, and the rest takes it back"
-        return f"{start}, about as much as to {rival!r} (token {edge.rival}): {told}."
-    said = f"{start}: {WORDS.get(edge.decides, edge.decides)} gives {share:+.1f} of the {size:.1f} logits by which it "
-    said += f"{word} {rival!r} (token {edge.rival})"
-    second = _second(edge)
-    if second:
-        said += f", {WORDS.get(second, second)} {edge.shares[second]:+.1f}"
-    if edge.decides != REST and second != REST:
+    side = "above" if edge.height >= 0 else "below"
+    said = (
+        f"{start}: {_word(edge.decides)} gives {edge.shares[edge.decides]:+.1f} of the {abs(edge.height):.1f} logits "
+    )
+    said += f"by which it is {side} the mean token"
+    if second := _second(edge.shares, edge.decides):
+        said += f", {_word(second)} {edge.shares[second]:+.1f}"
+    if REST not in (edge.decides, second):
         said += f"; {edge.unexplained:+.1f} is match without a name"
-    return said + "."
+    return f"{said}. {_lead_words(edge, tokens)}"
 
 
-def _second(edge: Edge) -> str | None:
+def _lead_words(edge: Edge, tokens: Sequence[str]) -> str:
+    assert edge.rival is not None
+    rival = f"{tokens[edge.rival]!r} (token {edge.rival})"
+    if abs(edge.lead) < EVEN:
+        return f"{rival} gets about as much."
+    sign = 1 if edge.lead >= 0 else -1
+    tips = max(edge.lead_shares, key=lambda name: sign * edge.lead_shares[name])
+    word = "leads" if edge.lead >= 0 else "trails"
+    return f"It {word} {rival} by {abs(edge.lead):.1f}: {_word(tips)} gives {edge.lead_shares[tips]:+.1f}."
+
+
+def _second(shares: Mapping[str, float], first: str) -> str | None:
     """The part with the next largest share, if it is at least a quarter of the largest."""
-    others = {name: abs(share) for name, share in edge.shares.items() if name != edge.decides}
+    others = {name: abs(share) for name, share in shares.items() if name != first}
     name = max(others, key=lambda part: others[part])
-    return name if others[name] >= 0.25 * abs(edge.shares[edge.decides]) else None
+    return name if others[name] >= 0.25 * abs(shares[first]) else None
+
+
+def _word(part: str) -> str:
+    return WORDS.get(part, part)
 
 
 WORDS = {
     "first token": "being the first token",
     "position": "its place",
-    "salience": "what the key is, whatever the query,",
+    "salience": "what the key is for any query",
     "asked position": "the place that the query asks for",
     REST: "a match of query and key that has no name",
 }

@@ -33,8 +33,9 @@ def explanation_page(explanation: Explanation) -> str:
         "</ol>",
         "<p class=note>Every logit is split exactly: <b>position</b> is what the average query gives the average key "
         "at this distance; <b>salience</b> what the average query gives this key; <b>asked position</b> what this "
-        "query gives the average key there; <b>match</b> what this query and this key do together. Shares of a "
-        "lead are of the difference in logits from the rival, the most attended other token but the first.</p>",
+        "query gives the average key there; <b>match</b> what this query and this key do together. Shares are of "
+        "the <b>height</b>: how far a key's logit is above the mean of the tokens after the first. The <b>lead</b> is "
+        "over the rival, the most attended other token but the first.</p>",
         _table(explanation),
     ]
     heads = list(dict.fromkeys(edge.head for edge in explanation.edges))[:DRAWN]
