@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -44,6 +43,7 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.rotation import Rotation
 
 MODEL, LENGTH = "smollm2", 256
+ROW = 4096
 AT_REST = 0.95  # attention on the first token, from which a head hardly attends elsewhere
 Layers = Mapping[int, HeadMeans]
 RowVisit = Callable[[AttentionCall, Rotation | None, Kinds, int], None]
@@ -55,11 +55,12 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=192, help="of each corpus; a quarter is held out")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--atlas", type=Path, help="one at hand, for explain; without it a small one is made")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.alone:
-        alone(arguments.alone, arguments.corpora[0])
+        alone(arguments.alone, arguments.corpora[0], arguments.atlas)
         return
     for name in arguments.only:
         print(f"\n{name}", flush=True)
@@ -254,71 +255,72 @@ def tell_signature(rule: str, top: list[Head], found: list[Head], mass: Mapping[
 
 
 def memory(arguments: argparse.Namespace) -> None:
-    peaks = {name: in_process(name, arguments) for name in ("bare 64", "survey 64", "survey 128")}
+    peaks = {name: in_process(name, arguments) for name in ("bare 16", "survey 16", "survey 32")}
     for name, peak in peaks.items():
         print(f"  {name:12s} {peak['MB']:.0f} MB, {peak['MB'] - peaks['bare 64']['MB']:+.0f}")
 
 
 def explaining(arguments: argparse.Namespace) -> None:
-    peaks = {name: in_process(name, arguments) for name in ("bare row", "explain row", "explain quick")}
-    more = peaks["explain row"]["MB"] - peaks["bare row"]["MB"]
-    print(f"  a row of 4,096 tokens: {more:+.0f} MB beside a bare pass of {peaks['bare row']['MB']:.0f} MB")
-    quick = peaks["explain quick"]
-    print(f"  seconds after loading, atlas from its folder: first {quick['first']:.2f}, again {quick['again']:.2f}")
+    found = {name: in_process(name, arguments) for name in ("bare row", "explain row", "explain quick")}
+    row, quick = found["explain row"], found["explain quick"]
+    more = row["MB"] - found["bare row"]["MB"]
+    print(f"  a row of {row['tokens']:,} tokens: {more:+.0f} MB beside a bare pass of {found['bare row']['MB']:.0f} MB")
+    times = ", ".join(f"{name} {quick[name]:.2f}" for name in quick if name != "MB")
+    print(f"  seconds after loading, atlas from its folder: {times}")
 
 
 def in_process(name: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Run one way alone, in a process of its own."""
     corpora = [str(one) for one in arguments.corpora]
     command = [sys.executable, __file__, "--corpora", *corpora, "--alone", name]
+    command += ["--atlas", str(arguments.atlas)] if arguments.atlas else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 
-def alone(name: str, corpus: Path) -> None:
+def alone(name: str, corpus: Path, atlas: Path | None) -> None:
     model = qk.load(MODEL)
     told: dict[str, float] = {}
     what, _, size = name.partition(" ")
-    if size.isdigit():
-        if what == "bare":
-            bare(model, windows_of(model, corpus, int(size)))
-        else:
-            survey(model, corpus, windows=int(size), length=LENGTH, progress=False)
+    if what == "survey":
+        survey(model, corpus, windows=int(size), length=LENGTH, progress=False)
+    elif what == "explain":
+        with tempfile.TemporaryDirectory() as folder:
+            told = explain_row(model, size, corpus, atlas or made_atlas(corpus, Path(folder)))
+    elif size == "row":
+        model.run(torch.tensor([long_text(model, corpus)]))
     else:
-        told = one_row(model, what, size, corpus)
+        bare(model, windows_of(model, corpus, int(size)))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(told | {"MB": peak}))
 
 
-def one_row(model: qk.Model, what: str, size: str, corpus: Path) -> dict[str, float]:
+def long_text(model: qk.Model, corpus: Path) -> list[int]:
     documents, _ = documents_of(corpus)
     text = " ".join(one for one, _ in zip(documents, range(400), strict=False))
-    ids = model.tokenizer(text, verbose=False)["input_ids"][:4096]
-    if what == "bare":
-        model.run(torch.tensor([ids]))
-        return {}
-    with tempfile.TemporaryDirectory() as folder:
-        place = made_atlas(corpus, folder)
-        if size == "row":
-            explain(model, model.tokenizer.decode(ids), atlas=place, progress=False)
-            return {}
-        times = []
-        for _ in range(2):
-            start = time.perf_counter()
-            explain(model, "The hat is in box O, the jam is in box Z. The jam is in box", atlas=place, progress=False)
-            times.append(time.perf_counter() - start)
-    return {"first": times[0], "again": times[1]}
+    return list(model.tokenizer(text, verbose=False)["input_ids"][:ROW])
 
 
-def made_atlas(corpus: Path, folder: str) -> Path:
+def explain_row(model: qk.Model, size: str, corpus: Path, atlas: Path) -> dict[str, float]:
+    if size == "row":
+        told = explain(model, model.tokenizer.decode(long_text(model, corpus)), atlas=atlas, progress=False)
+        return {"tokens": len(told.tokens)}
+    times = []
+    for _ in range(2):
+        start = time.perf_counter(), time.process_time()
+        explain(model, "The hat is in box O, the jam is in box Z. The jam is in box", atlas=atlas, progress=False)
+        times += [time.perf_counter() - start[0], time.process_time() - start[1]]
+    return dict(zip(("first", "first of processor", "again", "again of processor"), times, strict=True))
+
+
+def made_atlas(corpus: Path, folder: Path) -> Path:
     """A small atlas, made by another process so that making it does not count."""
-    place = Path(os.environ.get("ATLAS", Path(folder) / "atlas"))
-    if not place.exists():
-        script = "import qkprism as qk; from pathlib import Path; from qkprism.atlas.survey import survey; "
-        script += f"atlas = survey(qk.load({MODEL!r}), Path({str(corpus)!r}), windows=16, length=128, progress=False); "
-        script += f"atlas.save({str(place)!r})"
-        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    place = folder / "atlas"
+    script = "import qkprism as qk; from pathlib import Path; from qkprism.atlas.survey import survey; "
+    script += f"atlas = survey(qk.load({MODEL!r}), Path({str(corpus)!r}), windows=16, length=128, progress=False); "
+    script += f"atlas.save({str(place)!r})"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     return place
 
 
