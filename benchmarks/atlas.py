@@ -257,7 +257,7 @@ def tell_signature(rule: str, top: list[Head], found: list[Head], mass: Mapping[
 def memory(arguments: argparse.Namespace) -> None:
     peaks = {name: in_process(name, arguments) for name in ("bare 16", "survey 16", "survey 32")}
     for name, peak in peaks.items():
-        print(f"  {name:12s} {peak['MB']:.0f} MB, {peak['MB'] - peaks['bare 64']['MB']:+.0f}")
+        print(f"  {name:12s} {peak['MB']:.0f} MB, {peak['MB'] - peaks['bare 16']['MB']:+.0f}")
 
 
 def explaining(arguments: argparse.Namespace) -> None:
