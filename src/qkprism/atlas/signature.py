@@ -154,7 +154,9 @@ def at_places(vectors: Tensor, rotation: Rotation | None, places: Tensor) -> Flo
 def told_from(
     coordinates: Float[Tensor, "head kept direction"], classes: Int64[Tensor, " kept"], half: Int64[Tensor, " kept"]
 ) -> Float[Tensor, " head"]:
-    """Held-out R2 of coordinates from classes: each half is guessed from the other."""
+    """Held-out R2 of coordinates from classes: each half is guessed from the other; NaN where one is empty."""
+    if len(half.unique()) < 2:
+        return torch.full((len(coordinates),), torch.nan)
     missed = total = torch.zeros(())
     _, classes = classes.unique(return_inverse=True)
     for tested in (0, 1):
@@ -176,6 +178,6 @@ def _class_guesses(
     explained = (sums.square().sum(2) / n.clamp(min=1)).sum(1)  # sum over classes of n |mean|^2
     there, tokens = float((n > 0).sum()), float(n.sum())
     within = (coordinates.square().sum((1, 2)) - explained) / max(tokens - there, 1)
-    between = (explained - (there - 1) * within) / (tokens - float(n.square().sum()) / tokens)
+    between = (explained - (there - 1) * within) / max(tokens - float(n.square().sum()) / tokens, 1e-9)
     draw = torch.where(between > 0, within / between.clamp(min=1e-30), torch.inf)[:, None]
     return torch.where(n > 0, n / (n + draw), 0.0)[..., None] * sums / n.clamp(min=1)[:, None]

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from qkprism.atlas.atlas import Atlas, HeadMeans, StrongRow
 from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.progress import SurveyProgress
+from qkprism.atlas.signature import signature
 from qkprism.atlas.sums import Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
 from qkprism.errors import QKPrismError
@@ -78,6 +79,7 @@ def survey(
     for layer, one in state.tested.items():
         for name, values in one.scores(layer).items():
             scores.setdefault(name, {}).update(values)
+    scores |= signature(model, tested, layers)
     strongest = strongest_rows(model, state.tested, tested)
     return Atlas(layers, scores, strongest, _provenance(model, learned, tested, length, seed))
 

@@ -18,6 +18,7 @@ _MAPS = (
     "attention: distance 1",
     "attention: after the same token",
     "attention: same token before",
+    "signature: induction-like",
     "variation without first: + asked position",
     "suffice: + asked position",
 )
