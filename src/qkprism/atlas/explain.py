@@ -31,7 +31,7 @@ from qkprism.models.rotation import Rotation
 from qkprism.options import show, whole_number
 from qkprism.results.features import Features
 from qkprism.studies.shelf_result import TABLE, Shelf
-from qkprism.verbs.inputs import check_ids, check_length, versions
+from qkprism.capture.model_source import check_ids, check_length, versions
 
 TokenName = int | str
 FeatureRun = Features | Shelf | str | os.PathLike[str]

@@ -27,7 +27,7 @@ from qkprism.models.model import Model
 from qkprism.models.rotation import Rotation, Slices
 from qkprism.options import checked_seed, finite, whole_number
 from qkprism.progress import bar
-from qkprism.verbs.inputs import versions
+from qkprism.capture.model_source import versions
 
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 WARM = 4  # windows from which the centre of the covariances is taken

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import numbers_of, seen_as
+from qkprism.capture.vector_batches import VectorBatches
+from qkprism.capture.vectors import VectorSource
 from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText
@@ -39,14 +41,22 @@ class Reader(Protocol):
 
 
 def read_together(
-    model: Model, readers: Sequence[Reader], *, batch_size: int | None = None, unit: str = "examples", progress: bool
+    source: Model | VectorSource,
+    readers: Sequence[Reader],
+    *,
+    batch_size: int | None = None,
+    unit: str = "examples",
+    progress: bool,
 ) -> None:
-    """One pass for all readers, which see the same frame."""
+    """One pass for all readers, which see the same frame; of vectors that were kept there is nothing to run."""
     if len({reader.rope for reader in readers}) > 1:
         raise ValueError("readers of one pass must see queries and keys in one frame")
     bundles = _bundles(readers, MOST_TEXTS if batch_size is None else batch_size)
     layers = sorted({layer for reader in readers for layer in reader.layers})
-    batches = Batches(model, layers, readers[0].rope, batch_size)
+    if isinstance(source, VectorSource):
+        batches: Batches | VectorBatches = VectorBatches(source, layers)
+    else:
+        batches = Batches(source, layers, readers[0].rope, batch_size)
     views = [
         _ReaderView(reader, [bundle.members[number] for bundle in bundles]) for number, reader in enumerate(readers)
     ]

@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkprism.capture.model_source import check_ids, check_length, versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast, Example, Text
 from qkprism.core.splitting import Split, split_of
 from qkprism.core.terms import AttributionSums, term_names, terms_of, variance_shares
@@ -27,21 +29,21 @@ from qkprism.options import Frame, names_in
 from qkprism.results.attribution import STRONG, Attribution, Attributions
 from qkprism.results.features import Features
 from qkprism.verbs.inputs import (
+    AnySource,
     Heads,
-    check_ids,
-    check_length,
+    KeptExamples,
     encode_like,
     examples_of,
     heads_with_features,
+    model_for,
     noted,
-    versions,
     without_texts,
 )
 
 
 @overload
 def attribute(
-    model: Model,
+    model: AnySource,
     text: str | Text | Example,
     features: Features,
     head: HeadLike | None = None,
@@ -52,7 +54,7 @@ def attribute(
 ) -> Attribution: ...
 @overload
 def attribute(
-    model: Model,
+    model: AnySource,
     text: Contrast | Iterable[Example],
     features: Features,
     head: Heads = None,
@@ -64,7 +66,7 @@ def attribute(
     progress: bool = True,
 ) -> Attributions: ...
 def attribute(
-    model: Model,
+    model: AnySource,
     text: str | Text | Example | Contrast | Iterable[Example],
     features: Features,
     head: Heads = None,
@@ -85,20 +87,21 @@ def attribute(
     examples give `Attributions`: means over examples in one or more heads. `method` is oblique, sequential (the
     paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
     """
-    if not isinstance(text, str | Text | Example):
-        text = examples_of(text)
-        reader = attributions_reader(model, text, features, head, method=method, order=order, contrasts=contrasts)
+    if not isinstance(text, str | Text | Example) or (isinstance(model, VectorSource) and isinstance(text, str)):
+        given = examples_of(text, model)
+        reader = attributions_reader(model, given, features, head, method=method, order=order, contrasts=contrasts)
         read_together(model, [reader], batch_size=batch_size, progress=progress)
-        return noted(reader.result(), features, text)
+        return noted(reader.result(), features, given)
     splits = _splits(model, features, head, method, order, contrasts)
     if len(splits) > 1:
         raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, splits))}.")
-    return _attribute_text(model, _text(text), features, *next(iter(splits.items())))
+    found = model_for(model, "The logits of one text are read as it runs")
+    return _attribute_text(found, _text(text), features, *next(iter(splits.items())))
 
 
 def attributions_reader(
-    model: Model,
-    examples: Contrast | Iterable[Example],
+    model: AnySource,
+    examples: Contrast | Iterable[Example] | KeptExamples,
     features: Features,
     heads: Heads = None,
     *,
@@ -115,7 +118,7 @@ def attributions_reader(
 
 
 def _splits(
-    model: Model,
+    model: AnySource,
     features: Features,
     heads: Heads,
     method: str | None,
@@ -272,7 +275,7 @@ class AttributionsReader:
 
     @classmethod
     def of(
-        cls, model: Model, examples: Sequence[EncodedExample], features: Features, splits: Mapping[Head, Split]
+        cls, model: AnySource, examples: Sequence[EncodedExample], features: Features, splits: Mapping[Head, Split]
     ) -> AttributionsReader:
         # The default order of a sequential split goes by rank and differs from head to head; a table has one order.
         names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
@@ -319,7 +322,7 @@ class AttributionsReader:
         )
 
 
-def _provenance(model: Model, features: Features) -> dict[str, Any]:
+def _provenance(model: AnySource, features: Features) -> dict[str, Any]:
     return {
         "model": model.name,
         "revision": model.revision,

@@ -13,6 +13,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import read_logits
 from qkprism.capture.sites import Site, sites_of
@@ -25,7 +26,6 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Model
 from qkprism.options import OUTCOMES, Frame, by_name, checked_seed, choice, names_in, whole_number
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
@@ -33,14 +33,16 @@ from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, Method, laye
 from qkprism.subspaces.intervention import EditRows, measure_edits
 from qkprism.verbs.aims import Aims, all_aims
 from qkprism.verbs.inputs import (
+    AnySource,
     Examples,
     Heads,
+    KeptExamples,
     encode_like,
     examples_of,
     heads_with_features,
+    model_for,
     noted,
     sets_of,
-    versions,
     without_texts,
 )
 from qkprism.verbs.outcomes import outcome_effects
@@ -48,7 +50,7 @@ from qkprism.verbs.outcomes import outcome_effects
 
 @overload
 def intervene(
-    model: Model,
+    model: AnySource,
     examples: Examples,
     features: Features,
     *,
@@ -67,7 +69,7 @@ def intervene(
 ) -> Effects: ...
 @overload
 def intervene(
-    model: Model,
+    model: AnySource,
     examples: Examples,
     features: Mapping[str, Features],
     *,
@@ -85,7 +87,7 @@ def intervene(
     progress: bool = True,
 ) -> dict[str, Effects]: ...
 def intervene(
-    model: Model,
+    model: AnySource,
     examples: Examples,
     features: Features | Mapping[str, Features],
     *,
@@ -116,24 +118,24 @@ def intervene(
     """
     choice(outcome, OUTCOMES, "an outcome")
     options = EditOptions(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
-    examples = examples_of(examples)
+    given = examples_of(examples, model)
     sets = sets_of(features)
     if outcome == "attention":
-        readers = effects_readers(model, examples, sets, options)
+        readers = effects_readers(model, given, sets, options)
         read_together(model, [*readers.values()], batch_size=batch_size, progress=progress)
         found = {name: reader.result() for name, reader in readers.items()}
     else:
         found = {
-            name: _outcome(model, examples, one, options, together, rows, batch_size, progress)
+            name: _outcome(model, given, one, options, together, rows, batch_size, progress)
             for name, one in sets.items()
         }
-    effects = {name: noted(found[name], sets[name], examples) for name in sets}
+    effects = {name: noted(found[name], sets[name], given) for name in sets}
     return effects[""] if isinstance(features, Features) else effects
 
 
 def _outcome(
-    model: Model,
-    examples: Contrast | list[Example],
+    model: AnySource,
+    examples: Contrast | list[Example] | KeptExamples,
     features: Features,
     options: EditOptions,
     together: bool,
@@ -142,6 +144,7 @@ def _outcome(
     progress: bool,
 ) -> Effects:
     """What the edits of one set of features do to the prediction."""
+    model = model_for(model, "The effect on the prediction is that of texts")
     plan = _EditPlan.of(model, examples, features, options, outcome="logits", together=together, rows=rows)
     return outcome_effects(
         model, plan.encoded, plan.aims, plan.conditions, plan.edit,
@@ -151,10 +154,11 @@ def _outcome(
 
 
 def effects_readers(
-    model: Model, examples: Examples, sets: Mapping[str, Features], options: EditOptions
+    model: AnySource, examples: Examples | KeptExamples, sets: Mapping[str, Features], options: EditOptions
 ) -> dict[str, EffectsReader]:
     """The readers of `intervene` on the attention, to share a pass with others."""
-    examples = examples_of(examples)
+    if not isinstance(examples, KeptExamples):
+        examples = examples_of(examples, model)
     return {name: EffectsReader.of(_EditPlan.of(model, examples, one, options)) for name, one in sets.items()}
 
 
@@ -195,8 +199,8 @@ class _EditPlan:
     @classmethod
     def of(
         cls,
-        model: Model,
-        examples: Contrast | list[Example],
+        model: AnySource,
+        examples: Contrast | list[Example] | KeptExamples,
         features: Features,
         options: EditOptions,
         *,
@@ -364,7 +368,7 @@ def places_of(batch: Batch, rows: Sequence[int], aims: Aims) -> Places:
 
 
 def _provenance(
-    model: Model, examples: object, features: Features, edit: Edit, options: Mapping[str, object]
+    model: AnySource, examples: object, features: Features, edit: Edit, options: Mapping[str, object]
 ) -> dict[str, object]:
     return {
         "model": model.name,

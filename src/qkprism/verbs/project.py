@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.sites import Site, sites_of
 from qkprism.contrasts import Contrast, Example
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.results.features import Features
 from qkprism.results.projections import Projections
-from qkprism.verbs.inputs import Heads, encode_like, heads_with_features, versions
+from qkprism.verbs.inputs import AnySource, Heads, encode_like, heads_with_features
 
 
 def project(
-    model: Model,
+    model: AnySource,
     examples: Contrast | Iterable[Example],
     features: Features,
     *,
@@ -41,7 +41,7 @@ def project(
 
 
 def projections_reader(
-    model: Model, examples: Contrast | Iterable[Example], features: Features, *, heads: Heads = None
+    model: AnySource, examples: Contrast | Iterable[Example], features: Features, *, heads: Heads = None
 ) -> ProjectionsReader:
     """The reader of `project`, to share a pass with others."""
     chosen = heads_with_features(model, features, heads)

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
@@ -36,7 +37,7 @@ from qkprism.results.validation import TruthCheck, TruthTally, Validation
 from qkprism.subspaces.conditions import METHODS, Conditions, Method, layer_conditions
 from qkprism.subspaces.intervention import EditRows, key_changes
 from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
-from qkprism.verbs.inputs import Heads, heads_with_features, noted, sets_of, versions
+from qkprism.verbs.inputs import AnySource, Heads, heads_with_features, model_for, noted, sets_of
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
@@ -45,7 +46,7 @@ CHUNK = 64  # base texts, or a few more, that are added up at once
 
 
 def validate(
-    model: Model,
+    model: AnySource,
     pairs: Pairs | Sequence[Pair] | Contrast,
     features: Features | Mapping[str, Features],
     *,
@@ -68,6 +69,7 @@ def validate(
     by all that a set has. A set that lacks one is judged by the others, and a note says so; the whole key and the
     paper's attribution are always there.
     """
+    model = model_for(model, "A true counterfactual is a text in which a factor was exchanged")
     reader = validation_reader(model, pairs, features, heads=heads, truth=truth, methods=methods)
     read_together(model, [reader], batch_size=batch_size, unit="texts", progress=progress)
     return noted(reader.result(), features, pairs)
