@@ -620,14 +620,14 @@ class VectorStream:
             n_cells, n = int(marks.cell.max()) + 1, len(marks.weight)
             for at in range(done.get(name, 0), n, _CHUNK):
                 rows = slice(at, min(at + _CHUNK, n))
-                read = _Reader(vectors, self.source, rows)
+                read = _VectorReader(vectors, self.source, rows)
                 yield Chunk(name, wanted[1], n_cells, _rows_of(marks, rows), read.vectors, done=rows.stop)
                 if progress:
                     progress(rows.stop - at)
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _VectorReader:
     """Reads the vectors of some examples in the chosen heads."""
 
     by_layer: Mapping[int, Vectors]

@@ -43,7 +43,7 @@ from qkprism.verbs.inputs import (
 
 @overload
 def attribute(
-    model: AnySource,
+    source: AnySource,
     text: str | Text | Example,
     features: Features,
     head: HeadLike | None = None,
@@ -54,7 +54,7 @@ def attribute(
 ) -> Attribution: ...
 @overload
 def attribute(
-    model: AnySource,
+    source: AnySource,
     text: Contrast | Iterable[Example],
     features: Features,
     head: Heads = None,
@@ -66,7 +66,7 @@ def attribute(
     progress: bool = True,
 ) -> Attributions: ...
 def attribute(
-    model: AnySource,
+    source: AnySource,
     text: str | Text | Example | Contrast | Iterable[Example],
     features: Features,
     head: Heads = None,
@@ -79,23 +79,31 @@ def attribute(
 ) -> Attribution | Attributions:
     """Split the logits of a query token into one part a feature and a residual, exactly.
 
-    >>> attribute(model, "The hat is in Box O, the jam is in Box Z. The jam is in Box", features, "L18H6").plot()
-    ... # doctest: +SKIP
+    >>> why = qk.attribute(model, "the hat in A, the jam in B. The jam in box", features, "L0H1")
+    >>> why.terms
+    ('order', 'lexical', 'residual')
 
-    A text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one head; a string
-    may have marks, so a literal `[-`, `[+` or `[?` is written `[[-` and so on (or give a `Text`). Many
-    examples give `Attributions`: means over examples in one or more heads. `method` is oblique, sequential (the
-    paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
+    source       the model of the features; or a `VectorSource`, for means over the examples of a contrast
+    text         a text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one
+                 head. A string may have marks, so a literal `[-`, `[+` or `[?` is written `[[-` and so on (or give a
+                 `Text`). Many examples, or the name of a contrast of vectors, give `Attributions`: means over examples
+    features     what `decompose` gave
+    head         of a text one head, which may be left out where features have one; of many examples all by default
+    method       oblique (default with the contrast metric), sequential (the paper's), shapley or both
+    order        for sequential: what is projected out first; by rank by default
+    contrasts    some of the features; all by default
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
     """
-    if not isinstance(text, str | Text | Example) or (isinstance(model, VectorSource) and isinstance(text, str)):
-        given = examples_of(text, model)
-        reader = attributions_reader(model, given, features, head, method=method, order=order, contrasts=contrasts)
-        read_together(model, [reader], batch_size=batch_size, progress=progress)
+    if not isinstance(text, str | Text | Example) or (isinstance(source, VectorSource) and isinstance(text, str)):
+        given = examples_of(text, source)
+        reader = attributions_reader(source, given, features, head, method=method, order=order, contrasts=contrasts)
+        read_together(source, [reader], batch_size=batch_size, progress=progress)
         return noted(reader.result(), features, given)
-    splits = _splits(model, features, head, method, order, contrasts)
+    splits = _splits(source, features, head, method, order, contrasts)
     if len(splits) > 1:
         raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, splits))}.")
-    found = model_for(model, "The logits of one text are read as it runs")
+    found = model_for(source, "The logits of one text are read as it runs")
     return _attribute_text(found, _text(text), features, *next(iter(splits.items())))
 
 

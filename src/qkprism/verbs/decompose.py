@@ -81,13 +81,34 @@ def decompose(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Features | dict[str, Features]:
-    """The query-key features of contrasts in some heads (all by default), in one streaming pass.
+    """The query-key features of contrasts in some heads, in one streaming pass.
 
-    >>> decompose(model, {"order": order, "lexical": lexical}, heads=["L21H7"])   # doctest: +SKIP
-    >>> decompose(model, contrasts, recipes={"ours": Recipe(), "paper": Recipe("paper")})   # doctest: +SKIP
+    >>> features = qk.decompose(model, {"order": order, "lexical": lexical}, heads=["L0H1"], progress=False)
+    >>> list(features)
+    [('order', Head(layer=0, index=1)), ('lexical', Head(layer=0, index=1))]
+    >>> both = qk.decompose(model, order, recipes={"ours": qk.Recipe(), "paper": qk.Recipe("paper")}, progress=False)
+    >>> sorted(both)
+    ['ours', 'paper']
 
-    Several recipes, by name, share the pass, and each gives a set of features.
-    With a folder as `checkpoint` a pass that was killed goes on where it was, to the identical result.
+    source       a model that `load` gave, or a `VectorSource`, which has its contrasts
+    contrasts    a contrast, the path of its file, several of them, or several by name. Give those that belong to one
+                 question together: their features are then told apart
+    recipes      several recipes by name, which share the pass: the result is a dict of features. Without them (default)
+                 the next five make the one recipe
+    preset       None (default) is ours; `paper` is the paper as it is written, `paper-code` as its authors computed it
+    center       `query` (default) takes the mean query off: what depends on the query. `none` keeps what the head likes
+                 whatever the query says
+    reading      how twins are read: symmetric (default), paired or matched; for contrasts without twins leave it out
+    metric       `contrast` (default from two contrasts on) makes features orthogonal where contrasts are independent;
+                 `raw` is the head's own coordinates, and the only one for a single contrast
+    rank         a number, or a rule: own (default), balanced, energy or heldout; features can be cut anew later
+    heads        such as "L18H6" or ["L18H6", "L21H7"], or the scores of `find_heads`; all by default
+    encoding     how texts become tokens; change it for chat models and for contrasts about distance
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    seed         of folds and nulls; default 0. Change it to see what depends on them
+    checkpoint   a folder in which a pass that was killed goes on where it was, to the identical result; None (default)
+                 keeps nothing. For passes of more than minutes
+    progress     whether bars are shown after two seconds; default True
     """
     single = Recipe(preset=preset, center=center, reading=reading, metric=metric, rank=rank)
     if recipes is not None and single != Recipe():

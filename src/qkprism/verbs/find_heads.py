@@ -39,7 +39,22 @@ def find_heads(
     batch_size: int | None = None,
     progress: bool = True,
 ) -> HeadScores:
-    """Score every head by how it attends to the positive keys, in one pass; the best comes first."""
+    """Score every head by how it attends to the positive keys, in one pass; the best comes first.
+
+    >>> scores = qk.find_heads(model, contrast, progress=False)
+    >>> len(scores), len(scores.top(2))
+    (8, 2)
+
+    source       a model that `load` gave, or a `VectorSource`, whose attention is that among the marked keys
+    examples     a contrast, the path of its file, or a list of examples, each with a negative key in its text; of a
+                 `VectorSource` the name of a contrast
+    heads        some heads, such as ["L18H6", "L21H7"]; all by default
+    by           the measure to sort by: accuracy (default; the best of the marked keys is positive), accuracy_all (of
+                 all tokens), attention_positive, attention_negative, ratio or logit_gap
+    encoding     how texts become tokens; change it for chat models, or take the one that a task has
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
+    """
     choice(by, MEASURES, "a measure of heads")
     chosen, given = heads_of(source, heads), examples_of(examples, source)
     encoded = encode_single(source, given, chosen, checked_encoding(encoding))

@@ -50,7 +50,7 @@ from qkprism.verbs.outcomes import outcome_effects
 
 @overload
 def intervene(
-    model: AnySource,
+    source: AnySource,
     examples: Examples,
     features: Features,
     *,
@@ -69,7 +69,7 @@ def intervene(
 ) -> Effects: ...
 @overload
 def intervene(
-    model: AnySource,
+    source: AnySource,
     examples: Examples,
     features: Mapping[str, Features],
     *,
@@ -87,7 +87,7 @@ def intervene(
     progress: bool = True,
 ) -> dict[str, Effects]: ...
 def intervene(
-    model: AnySource,
+    source: AnySource,
     examples: Examples,
     features: Features | Mapping[str, Features],
     *,
@@ -104,29 +104,43 @@ def intervene(
     seed: int = 0,
     progress: bool = True,
 ) -> Effects | dict[str, Effects]:
-    """What editing the features of some heads (all that have features) does, beside all controls.
+    """What editing the features of some heads does, beside all controls.
 
-    >>> intervene(model, task.test, features).verdict()   # doctest: +SKIP
+    >>> effects = qk.intervene(model, test, features, draws=2, progress=False)
+    >>> effects.value("shift", head="L0H1", feature="order")[0] > 0
+    True
 
-    With `outcome="logits"` the edited model is run and the effect is that on its prediction: the heads are edited
-    `together` or one by one, in the rows of the marked queries or in `all`. An answer is the token of the key, or
-    the key's label `answer`. `groups` names the features that are moved together, `{"both": ["order", "lexical"]}`;
-    by default each is moved alone and all of them together, and up to four in every combination. `labels` says which
-    key label a contrast is about where the names differ; targets that differ in that label alone are then reported too.
-
-    Several sets of features, by name, give effects by name; on the attention they share one pass.
+    source       the model of the features; or a `VectorSource`, whose attention is that among the marked keys
+    examples     held-out examples with a negative key in the text: a contrast, a path, a list; of a `VectorSource` the
+                 name of a contrast. The positive key is edited, and the target is the key marked so or a negative one
+    features     what `decompose` gave; several sets by name give effects by name, on the attention from one pass
+    heads        some of the heads that have features; all by default
+    edit         `swap` (default) exchanges two keys in the feature's subspace; or an `Edit`
+    outcome      `attention` (default) is exact without a new pass; `logits` runs the edited model and tells the effect
+                 on its prediction, which takes a pass an edit. An answer is the key's token, or its label `answer`
+    together     with logits: edit all heads at once (default), or one by one
+    rows         with logits: edit only the rows of marked `query` tokens (default), or `all`
+    methods      by which features are edited: some of "contrast", "raw oblique" and "raw"; by default all they have
+    draws        of every random control; default 10. Fewer are quicker, more give steadier comparisons
+    groups       features that are moved together, `{"both": ["order", "lexical"]}`; by default each alone, all
+                 together, and up to four in every combination
+    labels       which key label a contrast is about, where the names differ; targets that differ in that label alone
+                 are then reported too
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    seed         of random targets and controls; default 0
+    progress     whether a bar is shown after two seconds; default True
     """
     choice(outcome, OUTCOMES, "an outcome")
     options = EditOptions(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
-    given = examples_of(examples, model)
+    given = examples_of(examples, source)
     sets = sets_of(features)
     if outcome == "attention":
-        readers = effects_readers(model, given, sets, options)
-        read_together(model, [*readers.values()], batch_size=batch_size, progress=progress)
+        readers = effects_readers(source, given, sets, options)
+        read_together(source, [*readers.values()], batch_size=batch_size, progress=progress)
         found = {name: reader.result() for name, reader in readers.items()}
     else:
         found = {
-            name: _outcome(model, given, one, options, together, rows, batch_size, progress)
+            name: _outcome(source, given, one, options, together, rows, batch_size, progress)
             for name, one in sets.items()
         }
     effects = {name: noted(found[name], sets[name], given) for name in sets}

@@ -23,7 +23,7 @@ from qkprism.verbs.inputs import AnySource, Heads, encode_like, heads_with_featu
 
 
 def project(
-    model: AnySource,
+    source: AnySource,
     examples: Contrast | Iterable[Example],
     features: Features,
     *,
@@ -31,12 +31,20 @@ def project(
     batch_size: int | None = None,
     progress: bool = True,
 ) -> Projections:
-    """The vectors of examples in some heads (all that have features), to be seen in the features' subspaces.
+    """The vectors of examples in some heads, to be seen in the features' subspaces.
 
-    >>> project(model, task.test, features).plot(features, "order", "L21H7", color="order")   # doctest: +SKIP
+    >>> qk.project(model, test, features, progress=False).n == len(test)
+    True
+
+    source       the model of the features, or a `VectorSource`
+    examples     whose queries and marked keys are kept: a contrast or a list; of a `VectorSource` a contrast's name
+    features     what `decompose` gave; they say how texts are encoded
+    heads        some of the heads that have features; all by default
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
     """
-    reader = projections_reader(model, examples, features, heads=heads)
-    read_together(model, [reader], batch_size=batch_size, progress=progress)
+    reader = projections_reader(source, examples, features, heads=heads)
+    read_together(source, [reader], batch_size=batch_size, progress=progress)
     return reader.result()
 
 

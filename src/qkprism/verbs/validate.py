@@ -46,7 +46,7 @@ CHUNK = 64  # base texts, or a few more, that are added up at once
 
 
 def validate(
-    model: AnySource,
+    source: AnySource,
     pairs: Pairs | Sequence[Pair] | Contrast,
     features: Features | Mapping[str, Features],
     *,
@@ -58,20 +58,28 @@ def validate(
 ) -> Validation:
     """Compare the edits and attributions of features with true counterfactuals.
 
-    >>> validate(model, {"order": task.counterfactuals("order")}, features).summary()   # doctest: +SKIP
+    >>> checked = qk.validate(model, {"order": pairs}, features, progress=False)
+    >>> checked.factors
+    ('order',)
 
-    `pairs` has for each factor (the name of a contrast) pairs of a text and the text in which that factor was
-    exchanged between two keys, the one positive key and the one marked `target`; a contrast of texts and such twins
-    will do. In the changed text the positive key is the one that corresponds to the first text's positive key,
-    `target` likewise, other keys in the order of the text. The truth is what the first text's query would give the
-    changed keys, or with `truth="rerun"` what the changed text's own query gives them. Several sets of features, by
-    name, share the runs. `methods` says by which of "contrast", "raw oblique" and "raw" features are edited; by default
-    by all that a set has. A set that lacks one is judged by the others, and a note says so; the whole key and the
-    paper's attribution are always there.
+    source       the model of the features: texts are run, so vectors will not do
+    pairs        for each factor (the name of a contrast) pairs of a text and the text in which that factor was
+                 exchanged between two keys, the one positive key and the one marked `target`; a contrast of texts and
+                 such twins will do. In the changed text the positive key is the one that corresponds to the first
+                 text's positive key, `target` likewise, other keys in the order of the text
+    features     what `decompose` gave; several sets by name share the runs
+    heads        some of the heads that have features; all by default
+    truth        `keys` (default) is what the first text's query would give the changed keys; `rerun` what the changed
+                 text's own query gives them
+    methods      by which features are edited: some of "contrast", "raw oblique" and "raw"; by default all that a set
+                 has. A set that lacks one is judged by the others, and a note says so; the whole key and the paper's
+                 attribution are always there
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
     """
-    model = model_for(model, "A true counterfactual is a text in which a factor was exchanged")
-    reader = validation_reader(model, pairs, features, heads=heads, truth=truth, methods=methods)
-    read_together(model, [reader], batch_size=batch_size, unit="texts", progress=progress)
+    source = model_for(source, "A true counterfactual is a text in which a factor was exchanged")
+    reader = validation_reader(source, pairs, features, heads=heads, truth=truth, methods=methods)
+    read_together(source, [reader], batch_size=batch_size, unit="texts", progress=progress)
     return noted(reader.result(), features, pairs)
 
 
