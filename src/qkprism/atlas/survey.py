@@ -17,6 +17,7 @@ from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.progress import SurveyProgress
 from qkprism.atlas.sums import Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
+from qkprism.capture.model_source import versions
 from qkprism.errors import QKPrismError
 from qkprism.files import path_of
 from qkprism.heads import Head
@@ -27,7 +28,6 @@ from qkprism.models.model import Model
 from qkprism.models.rotation import Rotation, Slices
 from qkprism.options import checked_seed, finite, whole_number
 from qkprism.progress import bar
-from qkprism.capture.model_source import versions
 
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 WARM = 4  # windows from which the centre of the covariances is taken
@@ -49,6 +49,7 @@ def survey(
 
     >>> atlas = survey(model, "corpus.txt"); atlas.to_frame()   # doctest: +SKIP
 
+    model       what `load` gave
     texts       strings, or paths of files and folders of text; without any a causal model writes its own
     windows     how many pieces of text are read
     length      tokens of a piece: long-range heads need long ones
@@ -56,6 +57,7 @@ def survey(
                 parts of the split rebuild rows of attention is measured there
     seed        of what is held out, and of the text that a model writes
     checkpoint  a folder; a survey that was killed goes on where it was, to the identical result
+    progress    whether a bar is shown
     """
     windows, seed = whole_number(windows, "windows", 4), checked_seed(seed)
     length = _length(model, whole_number(length, "length", SHORTEST))

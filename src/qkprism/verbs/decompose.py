@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from qkprism.capture.checkpoint import KIND as CHECKPOINT
 from qkprism.capture.checkpoint import Checkpoint
