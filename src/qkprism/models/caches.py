@@ -20,7 +20,7 @@ def cache_with_room(config: PreTrainedConfig, tokens: int) -> DynamicCache:
     """The cache that a model makes for itself, with room for so many tokens where layers grow by copying."""
     cache = DynamicCache(config=config)
     usual = [type(layer) is DynamicLayer for layer in cache.layers]  # windows and the like have rules of their own
-    shelves = _Shelf(sum(usual), tokens), _Shelf(sum(usual), tokens)
+    shelves = _CacheShelf(sum(usual), tokens), _CacheShelf(sum(usual), tokens)
     cache.layers = [_Roomy(*shelves) if own else layer for own, layer in zip(usual, cache.layers, strict=True)]
     return cache
 
@@ -33,7 +33,7 @@ def forked(cache: Any) -> Any:
 
 
 @dataclass
-class _Shelf:
+class _CacheShelf:
     """Memory of all layers. On the CPU it is one piece: pieces among short-lived tensors pin the heap open."""
 
     layers: int
@@ -54,7 +54,7 @@ class _Shelf:
 class _Roomy(DynamicLayer):  # type: ignore[misc]
     """A layer with memory for tokens to come, which its forks share."""
 
-    def __init__(self, keys: _Shelf, values: _Shelf) -> None:
+    def __init__(self, keys: _CacheShelf, values: _CacheShelf) -> None:
         super().__init__()
         self.shelves = keys, values
 

@@ -34,7 +34,7 @@ from qkprism.results.validation import Validation
 from qkprism.studies.jobs import job_of
 from qkprism.studies.parts import Parts
 from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass
-from qkprism.studies.shelf_result import KIND, RIGHT, TABLE, Row, Shelf, features_folder
+from qkprism.studies.shelf_result import KIND, RIGHT, TABLE, Shelf, ShelfRow, features_folder
 
 BEST = 5  # heads of a contrast that are proved
 LEAST = 32  # examples, for 8 folds of some
@@ -99,7 +99,7 @@ def _draw(model: Model, name: str, n: int, seed: int) -> Task:
     return task(name, seed, model.tokenizer, n_train=n, n_search=max(n // 5, 1), n_test=max(n // 2, 1))
 
 
-def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[Row, HeadScores]:
+def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[ShelfRow, HeadScores]:
     """The row of one contrast, and how every head does on held-out words."""
     mine = Parts(parts.folder, parts.kind, {**parts.job, "template": drawn.template.digest})
     seed = drawn.seed
@@ -125,7 +125,7 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[R
     return _row(drawn, found["scores"], found["evidence"], found["features"], proof), proof.scores
 
 
-def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features, proof: Proof) -> Row:
+def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features, proof: Proof) -> ShelfRow:
     feature = _choose(scores, features, proof.chosen_by)
     head, name = feature.head, feature.contrast
     at, q_feature = proof.scores.heads.index(head), q_values(evidence.p[name])
@@ -134,7 +134,7 @@ def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features
     nearest = min(rivals.values(), key=lambda row: row["advantage"])
     checks = [c for c in proof.validation.checks if (c.factor, c.head) == (name, str(head))] if proof.validation else []
     check = checks[0] if checks else None
-    return Row(
+    return ShelfRow(
         contrast=drawn.name,
         question=drawn.template.question,
         digest=drawn.template.digest,
