@@ -60,8 +60,8 @@ class Checkpoint:
 
     def note(self, done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
         """Note that a chunk of some contrasts is complete; write if it is time."""
-        for name, own in sums.items():
-            self.done[name], self.sums[name] = done, dict(own)
+        for name, total in sums.items():
+            self.done[name], self.sums[name] = done, dict(total)
         if time.monotonic() - self._written >= self.interval:
             self.write()
 

@@ -142,7 +142,7 @@ class _Signatures:
 
     def shared(self, group: Sequence[int]) -> tuple[int, tuple[int, int]]:
         """How many groups share a signature with another, and two examples of the first such groups."""
-        example = np.repeat(np.arange(len(self.found)), [len(own) for own in self.found])
+        example = np.repeat(np.arange(len(self.found)), [len(one) for one in self.found])
         signature = np.concatenate(self.found)
         order = np.argsort(signature, kind="stable")
         signature, example = signature[order], example[order]

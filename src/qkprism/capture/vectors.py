@@ -297,16 +297,16 @@ class VectorSource:
                 "No contrast was given. Give vectors by the name of their contrast: {'z1': Vectors(...)}."
             )
         found, numbers = {}, []
-        for name, given in self.contrasts.items():
-            found[name], own = _by_layer(name, given)
+        for name, contrast in self.contrasts.items():
+            found[name], own = _by_layer(name, contrast)
             numbers.append(own)
-        if any(own != numbers[0] for own in numbers):
+        if any(heads_of_one != numbers[0] for heads_of_one in numbers):
             raise QKPrismError("All contrasts of a source need the same layers and heads.")
         object.__setattr__(self, "_layers", found)
         object.__setattr__(self, "_numbers", numbers[0])
 
     def __repr__(self) -> str:
-        sizes = ", ".join(str(len(next(iter(own.values())).query)) for own in self._layers.values())
+        sizes = ", ".join(str(len(next(iter(by_layer.values())).query)) for by_layer in self._layers.values())
         heads = sum(map(len, self._numbers.values()))
         return (
             f"VectorSource({', '.join(self.contrasts)}; {sizes} examples; {heads} heads in {len(self._numbers)} layers)"
@@ -336,7 +336,7 @@ class VectorSource:
         """The same contrasts in some of the heads (None: in all)."""
         if heads is None:
             return self
-        sizes = {layer: max(own) + 1 for layer, own in self._numbers.items()}
+        sizes = {layer: max(indices) + 1 for layer, indices in self._numbers.items()}
         chosen = check_heads(heads, sizes, self.name)
         if missing := [str(head) for head in chosen if head not in self.every_head]:
             raise QKPrismError(
@@ -453,7 +453,7 @@ class VectorSource:
                     shared.setdefault(contrast, {})[part] = tensor
                 case _:
                     raise QKPrismError(f"{file}: {key!r} is no name of vectors. Write 'contrast/18/query' and so on.")
-        if lacking := [f"{name}/{layer}" for name, own in found.items() for layer in own if len(own[layer]) < 3]:
+        if lacking := [f"{name}/{layer}" for name, one in found.items() for layer in one if len(one[layer]) < 3]:
             raise QKPrismError(f"{file}: {lacking[0]} needs query, positive and negative.")
         return cls(
             {

@@ -182,12 +182,12 @@ class Moments:
 def _axis(name: str) -> dict[str, int]:
     """The sums that have an axis of this name, and which it is: their types say so."""
     axes = {field.name: re.findall(r"\w+", str(field.type).partition(",")[2]) for field in fields(Moments)}
-    return {field: own.index(name) for field, own in axes.items() if name in own}
+    return {field: axis.index(name) for field, axis in axes.items() if name in axis}
 
 
 def pack(sums: Mapping[str, Moments]) -> dict[str, Tensor]:
     """All tensors of some moments under `name/tensor`, as a file holds them."""
-    return {f"{name}/{key}": tensor for name, own in sums.items() for key, tensor in own.tensors().items()}
+    return {f"{name}/{key}": tensor for name, total in sums.items() for key, tensor in total.tensors().items()}
 
 
 def unpack(tensors: Mapping[str, Tensor], name: str, reading: Reading, kv_index: Sequence[int]) -> Moments:

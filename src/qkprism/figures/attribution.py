@@ -390,7 +390,7 @@ def _cut_words(attribution: Attribution) -> str:
 
 def _overlap(method: str, angles: Mapping[str, Sequence[float]], condition: float) -> str:
     side = "query" if method in ("sequential", "shapley") else "key"
-    named = [f"{shortened(pair)} {min(own):.0f}°" for pair, own in angles.items() if len(own)]
+    named = [f"{shortened(pair)} {min(degrees):.0f}°" for pair, degrees in angles.items() if len(degrees)]
     if not named:
         return ""
     size = number(condition) if math.isfinite(condition) else "infinite"

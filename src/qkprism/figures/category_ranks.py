@@ -63,7 +63,7 @@ def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = W
 
 def _highest(scope: Scope, heads: Sequence[Head]) -> int:
     cases = [own for head in heads for own in cases_of(scope, head)]
-    return max([1, *(rank for own in cases for rule in RULES for rank in _ranks(own, rule))])
+    return max([1, *(rank for case in cases for rule in RULES for rank in _ranks(case, rule))])
 
 
 def cases_of(scope: Scope, head: Head) -> list[list[Feature]]:
@@ -78,7 +78,9 @@ def _ranks(features: Sequence[Feature], rule: str) -> list[int]:
 
 def _draw(fig: go.Figure, panel: int, ranks: Sequence[Sequence[int]], rule: str, step: int) -> None:
     title, symbol, color = RULES[rule]
-    shown = [(case + 0.18 * (step - 1), sorted(own)) for case, own in enumerate(ranks) if own]
+    shown = [
+        (case + 0.18 * (step - 1), sorted(ranks_of_case)) for case, ranks_of_case in enumerate(ranks) if ranks_of_case
+    ]
     middle = [own[len(own) // 2] for _, own in shown]
     fig.add_scatter(
         x=[at for at, _ in shown],

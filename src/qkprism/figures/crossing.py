@@ -42,7 +42,7 @@ def crossing_figure(
 
 
 def _caption(found: Sequence[Crossing], lists: int) -> str:
-    errors = torch.stack([own.error for own in found])
+    errors = torch.stack([one.error for one in found])
     sure = errors[errors.isfinite()]
     spread = f", at most {float(sure.max()):.2f} here (the median is {float(sure.median()):.2f})" if len(sure) else ""
     return (

@@ -380,9 +380,9 @@ def _values(effects: Effects, measure: str, trace: _Trace) -> tuple[list[float |
 def _range(heights: Iterable[Sequence[float | None]], errors: Iterable[Sequence[float | None]]) -> list[float]:
     """From the lowest to the highest end of an error bar, with 0 if it is near."""
     ends = []
-    for own, error in zip(heights, errors, strict=True):
-        sizes = error or [0.0] * len(own)
-        ends += [h + side * (e or 0.0) for h, e in zip(own, sizes, strict=True) if h is not None for side in (-1, 1)]
+    for height, error in zip(heights, errors, strict=True):
+        sizes = error or [0.0] * len(height)
+        ends += [h + side * (e or 0.0) for h, e in zip(height, sizes, strict=True) if h is not None for side in (-1, 1)]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     if abs(low) < 0.5 * (high - low) or abs(high) < 0.5 * (high - low):
         low, high = min(low, 0.0), max(high, 0.0)

@@ -78,7 +78,7 @@ def rank_menu(
         {
             "label": RULES[rule],
             "method": "update",
-            "args": [{"visible": [own in (None, rule) for own in owners]}, {"title.text": one.layout.title.text}],
+            "args": [{"visible": [owner in (None, rule) for owner in owners]}, {"title.text": one.layout.title.text}],
         }
         for rule, one in figures.items()
     ]

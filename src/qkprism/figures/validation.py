@@ -125,17 +125,17 @@ def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None
         _count_nearer(fig, panel, own, at)
     _line(fig, panel, 0, "perfect")
     _line(fig, panel, 1, "no edit")
-    methods = list(dict.fromkeys(own.method for own in edits))
-    places = {method: [at for at, own in enumerate(edits) if own.method == method] for method in methods}
+    methods = list(dict.fromkeys(edit.method for edit in edits))
+    places = {method: [at for at, edit in enumerate(edits) if edit.method == method] for method in methods}
     fig.layout[f"xaxis{panel}"].update(
-        tickvals=[sum(own) / len(own) for own in places.values()],
+        tickvals=[sum(spots) / len(spots) for spots in places.values()],
         ticktext=[plain(method) for method in methods],
         tickangle=-30,
         tickfont={"size": 11},
         range=[-0.6, max(1, len(edits)) - 0.4],
         showgrid=False,
     )
-    ends = [check.tv for own in edits for check in own.checks if math.isfinite(check.tv)] + [0.0, 1.0]
+    ends = [check.tv for edit in edits for check in edit.checks if math.isfinite(check.tv)] + [0.0, 1.0]
     margin = 0.06 * (max(ends) - min(ends))
     fig.layout[f"yaxis{panel}"].update(
         title_text="total variation / that of no edit", range=[min(ends) - margin, max(ends) + 2.5 * margin]

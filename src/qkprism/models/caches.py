@@ -62,7 +62,7 @@ class _Roomy(DynamicLayer):  # type: ignore[misc]
         """Take memory when it is known how much."""
         super().lazy_initialization(key_states, value_states)
         states = key_states, value_states
-        self.memory = [shelf.take(own) for shelf, own in zip(self.shelves, states, strict=True)]
+        self.memory = [shelf.take(state) for shelf, state in zip(self.shelves, states, strict=True)]
         self._show(0)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

@@ -247,7 +247,7 @@ class Model:
     def _shares_probe(self) -> bool:
         first, other = (ids.tolist() for ids in probe_text(self.hf)["input_ids"])
         rows = [[first, first[:3] + other[:4], first[:5] + other[:2]], [other[:5]]]
-        texts = [text for own in rows for text in own]
+        texts = [text for row in rows for text in row]
         last, longest = torch.tensor([len(text) - 1 for text in texts]), max(map(len, texts))
         padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
         mask = (torch.arange(longest) <= last[:, None]).long()

@@ -89,7 +89,7 @@ def _entities(study: BindingStudy) -> list[BindingClaim]:
     means = {
         name: own.groupby("entities")["energy"].mean().tolist() for name, own in frame.groupby("contrast", sort=False)
     }
-    flat = [abs(own[-1] - own[-2]) <= 0.1 * own[-1] for own in means.values() if len(own) > 1]
+    flat = [abs(series[-1] - series[-2]) <= 0.1 * series[-1] for series in means.values() if len(series) > 1]
     here = "; ".join(f"{name!s} {', '.join(f'{mean:.1f}' for mean in own)}" for name, own in means.items())
     counts = ", ".join(str(n) for n in sorted(set(frame["entities"])))
     how = verdict(sum(flat) / len(flat)) if flat else "new"

@@ -202,7 +202,7 @@ def moves_not_all(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
 
 def share_of_whole(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
     """What the subspace moves as a share of what the whole key does, where that is clearly something."""
-    shares = [own.value / whole.value for own, whole in zip(spans, wholes, strict=True) if whole.clear]
+    shares = [span.value / whole.value for span, whole in zip(spans, wholes, strict=True) if whole.clear]
     if not shares:
         return "no share: swapping whole keys does not clearly move attention to the target"
     left = len(wholes) - len(shares)

@@ -105,7 +105,7 @@ class FilterStudy:
         """A finished study from its folder, without the model."""
         place = Path(folder)
         about, job = read_finished(place, KIND, FilterQuestion.read)
-        scopes = {name: _load_scope(place, job, name, own) for name, own in about.categories.items()}
+        scopes = {name: _load_scope(place, job, name, category) for name, category in about.categories.items()}
         return cls(about, load_part(place, job, "heads", HeadScores.load), scopes)
 
     @property
@@ -192,9 +192,9 @@ def shared_keys(model: Model, heads: Sequence[Head]) -> tuple[str, ...]:
     for head in heads:
         groups.setdefault((head.layer, model.kv_head(head)), []).append(str(head))
     return tuple(
-        f"{' and '.join(own)} share their keys (grouped-query attention): what is said of keys alone is the same."
-        for own in groups.values()
-        if len(own) > 1
+        f"{' and '.join(group)} share their keys (grouped-query attention): what is said of keys alone is the same."
+        for group in groups.values()
+        if len(group) > 1
     )
 
 

@@ -124,7 +124,7 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
 
 def _layers(sites: Mapping[int, Site], sums: Mapping[str, Mapping[int, Moments]]) -> dict[int, LayerMoments]:
     return {
-        number: LayerMoments(site.heads, site.scaling, {name: own[number] for name, own in sums.items()})
+        number: LayerMoments(site.heads, site.scaling, {name: total[number] for name, total in sums.items()})
         for number, site in sites.items()
     }
 

@@ -121,7 +121,11 @@ class Shelf(Frozen):
         wanted = Head.parse(head)
         chosen = [row.contrast for row in self.rows if str(wanted) in row.heads]
         sets = {name: self.features(name) for name in chosen}
-        return {f"{name}:{own}": found[own, wanted] for name, found in sets.items() for own in found.contrasts}
+        return {
+            f"{name}:{contrast}": found[contrast, wanted]
+            for name, found in sets.items()
+            for contrast in found.contrasts
+        }
 
     def to_frame(self) -> pd.DataFrame:
         """A row a contrast."""

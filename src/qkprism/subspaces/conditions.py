@@ -61,7 +61,7 @@ class Conditions:
     @classmethod
     def of(cls, subspaces: Mapping[Condition, Subspace], notes: Sequence[str] = ()) -> Conditions:
         """Put subspaces side by side."""
-        every, ranks = Subspace.joined([*subspaces.values()]), tuple(own.rank for own in subspaces.values())
+        every, ranks = Subspace.joined([*subspaces.values()]), tuple(subspace.rank for subspace in subspaces.values())
         pairs = [pair.tobytes() for pair in torch.cat([every.basis.mT, every.dual], 1).numpy(force=True)]
         first: dict[bytes, int] = {}
         for place, pair in enumerate(pairs):
@@ -171,7 +171,10 @@ def layer_conditions(
     layer = features.layers[number]
     together = groups_of(features, groups)
     centers = {name: features[name, layer.heads[0]].choices.center for name in layer.moments}
-    shuffled = {name: _permuted(own, is_centred(centers[name], own)) for name, own in layer.moments.items()}
+    shuffled = {
+        name: _permuted(of_contrast, is_centred(centers[name], of_contrast))
+        for name, of_contrast in layer.moments.items()
+    }
     within = key_covariance([*layer.moments.values()])
     kv = next(iter(layer.moments.values())).kv_index
     return {

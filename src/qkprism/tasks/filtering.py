@@ -107,7 +107,7 @@ def filtering(
     seed = checked_seed(seed)
     if isinstance(categories, str) or not isinstance(categories, Sequence):
         raise QKPrismError(f"categories={show(categories)} is not a list of categories such as ['fruits', 'animals'].")
-    chosen = tuple(named(given, CATEGORIES, "category", own="a Category of your own") for given in categories)
+    chosen = tuple(named(category, CATEGORIES, "category", own="a Category of your own") for category in categories)
     listing = named(phrasing, LISTINGS, "phrasing")
     _check_company(chosen, n_categories)
     halves = {c.name: _halves(c, n_items, listing, tokenizer, seed) for c in chosen}
@@ -198,10 +198,10 @@ def _check_company(categories: Sequence[Category], n_categories: int) -> None:
         raise QKPrismError(f"n_categories={n_categories} leaves no negative key; give at least 2.")
     if len({c.name for c in categories} | {POOLED}) < len(categories) + 1:
         raise QKPrismError(f"categories need names of their own, other than {POOLED!r}.")
-    for asked in categories:
-        if len(company := _company(asked, categories)) < n_categories - 1:
+    for category in categories:
+        if len(company := _company(category, categories)) < n_categories - 1:
             raise QKPrismError(
-                f"a list with {asked.name} has {len(company) + 1} categories at most, of those that share no member "
+                f"a list with {category.name} has {len(company) + 1} categories at most, of those that share no member "
                 f"with it, and n_categories={n_categories}; give more categories or a smaller number."
             )
 

@@ -99,7 +99,7 @@ def projector_error(head: ToyHead, latent: Latent, projector: Float64[Tensor, "d
     """How wrong the logits are that a projector moves."""
     keys = {name: true_keys(head, name) for name in LATENTS}
     queries = torch.cat([true_queries(head, name) for name in LATENTS], 1).mT
-    wrong = [projector @ own - (own if name == latent else 0) for name, own in keys.items()]
+    wrong = [projector @ key - (key if name == latent else 0) for name, key in keys.items()]
     return float((queries @ torch.cat(wrong, 1)).norm() / (queries @ keys[latent]).norm())
 
 

@@ -135,7 +135,7 @@ def _splits(
 ) -> dict[Head, Split]:
     """How the logits of each head are split."""
     chosen, names = heads_with_features(model, features, heads), _names(features, contrasts)
-    return {own: split_of([features[name, own] for name in names], method, order) for own in chosen}
+    return {one: split_of([features[name, one] for name in names], method, order) for one in chosen}
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
@@ -308,18 +308,18 @@ class AttributionsReader:
         heads = [head for tally in self.tallies.values() for head in tally.site.heads]
         sums = [tally.sums for tally in self.tallies.values() if tally.sums is not None]
         parts: dict[str, list[tuple[Tensor, Tensor]]] = {
-            "gap": [(own.gap.mean()[:, :-1], own.gap.error()[:, :-1]) for own in sums],
-            "gap_share": [own.gap_share() for own in sums],
-            "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
-            "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
+            "gap": [(total.gap.mean()[:, :-1], total.gap.error()[:, :-1]) for total in sums],
+            "gap_share": [total.gap_share() for total in sums],
+            "variance": [(total.variance.mean(), total.variance.error()) for total in sums],
+            "variance_marked": [(total.variance_marked.mean(), total.variance_marked.error()) for total in sums],
         }
-        spread = dict(zip(heads, [value for own in sums for value in own.order_spread()], strict=True))
+        spread = dict(zip(heads, [value for total in sums for value in total.order_spread()], strict=True))
         notes = [note for head in heads for note in _order_notes(head, splits[head], spread[head])]
         return Attributions(
             heads=tuple(map(str, heads)),
             terms=next(iter(self.tallies.values())).names,
-            values={name: torch.cat([value for value, _ in own]) for name, own in parts.items()},
-            errors={name: torch.cat([error for _, error in own]) for name, own in parts.items()},
+            values={name: torch.cat([value for value, _ in part]) for name, part in parts.items()},
+            errors={name: torch.cat([error for _, error in part]) for name, part in parts.items()},
             n=n,
             method={str(head): splits[head].method for head in heads},
             condition={str(head): splits[head].condition for head in heads},

@@ -34,7 +34,7 @@ class Cases:
     @classmethod
     def of(cls, model: Model, pairs: Pairs, features: Features, heads: Sequence[Head]) -> Cases:
         """Encode the pairs of all factors as the features' texts were, and check that their keys correspond."""
-        named = {name: _pairs(given, name) for name, given in pairs.items()}
+        named = {name: _pairs(pair, name) for name, pair in pairs.items()}
         if empty := [name for name, own in named.items() if not own]:
             raise QKPrismError(f"There are no pairs for the factor {empty[0]!r}.")
         changed = {name: encode_like(model, [pair[1] for pair in own], features, heads) for name, own in named.items()}

@@ -179,7 +179,7 @@ def encode_for(
 def without_texts(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """What results repeat of where their features are from: all but the digests of their texts."""
     contrasts = provenance.get("contrasts", {})
-    told = {name: {key: own[key] for key in own if key != "texts"} for name, own in contrasts.items()}
+    told = {name: {key: contrast[key] for key in contrast if key != "texts"} for name, contrast in contrasts.items()}
     return {**provenance, "contrasts": told} if told else dict(provenance)
 
 

@@ -357,7 +357,7 @@ class Probe:
         self.current.clear()
 
     def effects(self, provenance: Mapping[str, object]) -> Effects:
-        notes = [note for own in self.conditions.values() for note in own.notes]
+        notes = [note for condition in self.conditions.values() for note in condition.notes]
         parts = {
             target: [
                 ([str(head) for head in site.heads], self.sums[target, layer], self._ranks(site))

@@ -78,8 +78,8 @@ def outcome_effects(
                 sums[target].add(values, weight)
     labels = [_name(own) for own in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in own]).sum(0) for own in sets])
-    notes = [note for own in conditions.values() for note in own.notes]
-    parts = {target: [(labels, own, ranks)] for target, own in sums.items()}
+    notes = [note for condition in conditions.values() for note in condition.notes]
+    parts = {target: [(labels, total, ranks)] for target, total in sums.items()}
     effects = Effects.read_all(parts, edit=edit, notes=notes, provenance=provenance)
     return replace(effects, notes=(*effects.notes, *_hardly_given(effects)))
 

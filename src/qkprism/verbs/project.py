@@ -91,8 +91,8 @@ class ProjectionsReader:
         marked = [key for example in self.order for key in example.text.keys]
         names = list(dict.fromkeys(name for key in marked for name in key.labels))
         return Projections(
-            query={head: torch.cat(own) for head, own in self.queries.items()},
-            key={head: torch.cat(own) for head, own in self.keys.items()},
+            query={head: torch.cat(query) for head, query in self.queries.items()},
+            key={head: torch.cat(key) for head, key in self.keys.items()},
             example=torch.tensor([place for place, example in enumerate(self.order) for _ in example.text.keys]),
             positive=torch.tensor([key.positive for key in marked]),
             labels={name: tuple(key.labels.get(name) for key in marked) for name in names},

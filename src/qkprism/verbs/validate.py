@@ -377,10 +377,10 @@ class _Tallies:
         for layer in self.sites:
             pairs = {name: [read for base in bases for read in base.of(name, layer)] for name in self.factors}
             every = [[base.of(name, layer)[-1:] for name in self.factors] for base in bases]
-            shared = [[own[0] for own in reads] for reads in every if all(reads)]  # bases that all factors change
-            for name, own in pairs.items():
-                if own:
-                    self._add_factor(layer, name, own, shared)
+            shared = [[read[0] for read in reads] for reads in every if all(reads)]  # bases that all factors change
+            for name, pair in pairs.items():
+                if pair:
+                    self._add_factor(layer, name, pair, shared)
 
     def _add_factor(self, layer: int, factor: str, pairs: Sequence[_Read], shared: Sequence[Sequence[_Read]]) -> None:
         """Add the pairs of one factor: rows are made for all heads of a layer at once, tallies are head by head."""
