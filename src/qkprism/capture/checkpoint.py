@@ -67,6 +67,6 @@ class Checkpoint:
 
     def write(self) -> None:
         """Write all that has been summed."""
-        named = {f"{name}/{layer}": own for name, layers in self.sums.items() for layer, own in layers.items()}
+        named = {f"{name}/{layer}": total for name, layers in self.sums.items() for layer, total in layers.items()}
         write_run(self.folder, KIND, {"job": self.digest, "done": self.done}, {_FILE: pack(named)})
         self._written = time.monotonic()

@@ -111,14 +111,14 @@ class _ReaderView:
     own: tuple[Batch, tuple[int, ...]] | None = None
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
-        if call.layer in self.reader.layers and (own := self._own(batch)):
-            mine, rows = own
-            alone = rows == tuple(range(len(batch.query))) and mine.input_ids.shape == batch.input_ids.shape
-            self.reader.visit(call if alone else call.pick(rows, mine.input_ids.shape[1]), mine)
+        if call.layer in self.reader.layers and (found := self._own(batch)):
+            seen, rows = found
+            alone = rows == tuple(range(len(batch.query))) and seen.input_ids.shape == batch.input_ids.shape
+            self.reader.visit(call if alone else call.pick(rows, seen.input_ids.shape[1]), seen)
 
     def keep(self, batch: Batch) -> None:
-        if own := self._own(batch):
-            self.reader.keep(own[0])
+        if found := self._own(batch):
+            self.reader.keep(found[0])
 
     def _own(self, batch: Batch) -> tuple[Batch, tuple[int, ...]] | None:
         """The reader's examples of a batch, and the rows of their texts; None if it has none there."""

@@ -136,7 +136,7 @@ def moments_of(stream: Stream, *, seed: int = 0, kept: Keeper | None = None, pro
             if kept:
                 kept.note(chunk.done, {name: sums[name] for name in passing})
             passing.clear()
-    return {name: {layer: own.to("cpu") for layer, own in of_name.items()} for name, of_name in sums.items()}
+    return {name: {layer: total.to("cpu") for layer, total in of_name.items()} for name, of_name in sums.items()}
 
 
 def add_chunk(sums: dict[int, Moments], chunk: Chunk, layers: Mapping[int, Site], seed: int) -> None:
@@ -171,11 +171,11 @@ def plan_of(marks: Marks, reading: Reading, seed: int) -> Plan:
 
 
 def provenance_of(
-    source: Source, wanted: Mapping[str, Wanted], known: Mapping[str, Known], notes: Mapping[str, Sequence[Note]]
+    source: Source, wanted: Mapping[str, Wanted], facts: Mapping[str, Known], notes: Mapping[str, Sequence[Note]]
 ) -> dict[str, Any]:
     """Where features of contrasts are from, and what is to be said of their examples."""
     contrasts = {
-        name: {**known[contrast].facts, "reading": reading, "notes": [note.text for note in notes[name]]}
+        name: {**facts[contrast].facts, "reading": reading, "notes": [note.text for note in notes[name]]}
         for name, (contrast, reading) in wanted.items()
     }
     return {**source.provenance(), "contrasts": contrasts}

@@ -43,7 +43,7 @@ class _Gathered:
 
     def pick(self, places: _ChunkPlaces, wanted: Sequence[tuple[int, ...]], examples: Sequence[int]) -> _Gathered:
         """The vectors of some texts of each of some examples."""
-        texts = [(example, text) for example, own in zip(examples, wanted, strict=True) for text in own]
+        texts = [(example, text) for example, numbers in zip(examples, wanted, strict=True) for text in numbers]
         query = [places.text[example] + text for example, text in texts]
         key = [row for example, text in texts for row in places.keys(example, text)]
         return _Gathered(self.query[query], self.key[key])
@@ -62,7 +62,7 @@ class _ChunkPlaces:
         texts = running_sum((len(example.texts) for example in examples), initial=0)
         counts = [[len(text.keys) for text in example.texts] for example in examples]
         starts = running_sum(map(sum, counts), initial=0)
-        keys = [tuple(running_sum(own, initial=start)) for own, start in zip([*counts, []], starts, strict=True)]
+        keys = [tuple(running_sum(count, initial=start)) for count, start in zip([*counts, []], starts, strict=True)]
         return cls(tuple(texts), tuple(keys))
 
     @property

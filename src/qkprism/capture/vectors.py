@@ -64,8 +64,8 @@ class Vectors:
 
     def __post_init__(self) -> None:
         for name in (one.name for one in fields(self) if one.name != "group"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _tensor(given, name, whole=name.endswith("label")))
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _tensor(value, name, whole=name.endswith("label")))
         if self.group is not None:
             object.__setattr__(self, "group", _groups(self.group))
         if self.query.ndim not in (2, 3):
@@ -182,9 +182,9 @@ class Vectors:
 
     def _check_examples(self, n: int) -> None:
         for name in ("weight", "group"):
-            given = getattr(self, name)
-            if given is not None and (len(given) != n or getattr(given, "ndim", 1) != 1):
-                raise QKPrismError(f"{name} has {len(given)} entries for {n} examples; give one for each.")
+            value = getattr(self, name)
+            if value is not None and (len(value) != n or getattr(value, "ndim", 1) != 1):
+                raise QKPrismError(f"{name} has {len(value)} entries for {n} examples; give one for each.")
         if self.twin_query is not None and self.twin_query.shape != self.query.shape:
             theirs, ours = tuple(self.twin_query.shape), tuple(self.query.shape)
             raise QKPrismError(f"twin_query has shape {theirs}; it needs that of query, {ours}.")
@@ -298,8 +298,8 @@ class VectorSource:
             )
         found, numbers = {}, []
         for name, contrast in self.contrasts.items():
-            found[name], own = _by_layer(name, contrast)
-            numbers.append(own)
+            found[name], of_contrast = _by_layer(name, contrast)
+            numbers.append(of_contrast)
         if any(heads_of_one != numbers[0] for heads_of_one in numbers):
             raise QKPrismError("All contrasts of a source need the same layers and heads.")
         object.__setattr__(self, "_layers", found)
@@ -326,7 +326,7 @@ class VectorSource:
 
     @property
     def every_head(self) -> tuple[Head, ...]:
-        return tuple(Head(layer, index) for layer, own in sorted(self._numbers.items()) for index in own)
+        return tuple(Head(layer, index) for layer, indices in sorted(self._numbers.items()) for index in indices)
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -385,8 +385,8 @@ class VectorSource:
         return every_query, every_key
 
     def _scaling(self, layer: int, d_head: int) -> float:
-        given = self.scaling.get(layer) if isinstance(self.scaling, Mapping) else self.scaling
-        return d_head**-0.5 if given is None else finite(given, "scaling")
+        scaling = self.scaling.get(layer) if isinstance(self.scaling, Mapping) else self.scaling
+        return d_head**-0.5 if scaling is None else finite(scaling, "scaling")
 
     def vectors(self, contrast: str) -> Mapping[int, Vectors]:
         """The vectors of a contrast by layer."""
@@ -457,7 +457,10 @@ class VectorSource:
             raise QKPrismError(f"{file}: {lacking[0]} needs query, positive and negative.")
         return cls(
             {
-                name: {layer: Vectors(**own, **shared.get(name, {})) for layer, own in layers.items()}
+                name: {
+                    layer: Vectors(**tensors_of_layer, **shared.get(name, {}))
+                    for layer, tensors_of_layer in layers.items()
+                }
                 for name, layers in found.items()
             },
             scaling,
@@ -556,11 +559,11 @@ def _by_layer(name: Any, given: Any) -> tuple[dict[int, Vectors], dict[int, tupl
         else:
             head = Head.parse(place)
             heads.setdefault(head.layer, {})[head.index] = vectors
-    for layer, own in heads.items():
-        if layer in found or any(vectors.query.ndim == 3 for vectors in own.values()):
+    for layer, of_layer in heads.items():
+        if layer in found or any(vectors.query.ndim == 3 for vectors in of_layer.values()):
             raise QKPrismError(f"{name!r}: give layer {layer} as a whole or head by head, not both.")
-        numbers[layer] = tuple(sorted(own))
-        found[layer] = _with_heads([own[index] for index in numbers[layer]])
+        numbers[layer] = tuple(sorted(of_layer))
+        found[layer] = _with_heads([of_layer[index] for index in numbers[layer]])
     _check_alike(name, found)
     return found, numbers
 

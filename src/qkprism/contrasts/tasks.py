@@ -180,8 +180,8 @@ def fitting_words(
 def _whole(words: Sequence[str], tokenizer: Tokenizer, space: str) -> tuple[str, ...]:
     """The words that are one token each; of words that belong together, such as "hot/cold", every one."""
     parts = [part for word in words for part in word.split("/") if part]
-    known = set(fitting(parts, tokenizer, before="the", space=space))
-    return tuple(word for word in words if known.issuperset(word.split("/")))
+    whole_words = set(fitting(parts, tokenizer, before="the", space=space))
+    return tuple(word for word in words if whole_words.issuperset(word.split("/")))
 
 
 def _split(words: Sequence[str], template: Template, seed: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

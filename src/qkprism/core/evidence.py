@@ -63,8 +63,8 @@ def accuracy_p(accuracy: Float64[Tensor, " head"], n: float, chance: float) -> F
 def _binomial_tail(n: int, chance: float) -> Float64[Tensor, " right"]:
     """P(at least k of n), for k = 0 to n."""
     k = torch.arange(n + 1, dtype=torch.float64)
-    ways = math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
-    each = (ways + k * math.log(chance) + (n - k) * math.log1p(-chance)).exp()
+    log_choices = math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
+    each = (log_choices + k * math.log(chance) + (n - k) * math.log1p(-chance)).exp()
     return each.flip(0).cumsum(0).flip(0).clamp(max=1.0)
 
 

@@ -192,8 +192,8 @@ def pack(sums: Mapping[str, Moments]) -> dict[str, Tensor]:
 
 def unpack(tensors: Mapping[str, Tensor], name: str, reading: Reading, kv_index: Sequence[int]) -> Moments:
     """The moments that `pack` put under a name."""
-    own = {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
-    return Moments(reading=reading, kv_index=tuple(kv_index), **own)
+    found = {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
+    return Moments(reading=reading, kv_index=tuple(kv_index), **found)
 
 
 @dataclass(frozen=True)
@@ -325,50 +325,50 @@ def accumulate(
     q = rearrange(slot_queries(query.double(), plan.reading), "slot example head d -> slot head example d")
     d = rearrange(rows.double(), "row example kv d -> row kv example d")
     q, difference, positive = q * weight[:, None], d[:slots], d[slots]
-    own = difference[:, kv]
-    _add_folds(moments, q, difference * weight[:, None], own, plan.fold[by_fold], weight)
+    by_head = difference[:, kv]
+    _add_folds(moments, q, difference * weight[:, None], by_head, plan.fold[by_fold], weight)
     moments.group_square.index_add_(0, plan.fold, plan.weight * plan.group_weight)
-    gap = einsum(q, own, "slot head example d, slot head example d -> head example")  # q is weighted
+    gap = einsum(q, by_head, "slot head example d, slot head example d -> head example")  # q is weighted
     moments.gap_square.add_((gap.square() / weight).sum(1))
     moments.positive.add_((positive * weight[:, None]).sum(1))
     moments.positive_product.add_(q[0].mT @ positive[kv])
     texts = rearrange(query.double(), "example text head d -> head (example text) d")
     repeated = weight.repeat_interleave(query.shape[1])[:, None] / query.shape[1]
     moments.query_square.add_((texts * repeated).mT @ texts)
-    whole = difference.sum(0)
-    moments.difference_square.add_((whole * weight[:, None]).mT @ whole)
-    _add_flips(moments, q, difference * weight[:, None], own, sign, weight)
+    both_slots = difference.sum(0)
+    moments.difference_square.add_((both_slots * weight[:, None]).mT @ both_slots)
+    _add_flips(moments, q, difference * weight[:, None], by_head, sign, weight)
     _add_shuffles(moments, q, rearrange(d[slots + 1 :], "(shuffle slot) ... -> shuffle slot ...", slot=slots), weight)
 
 
 def _add_folds(
-    moments: Moments, q: Tensor, weighted: Tensor, own: Tensor, fold: Tensor, weight: Float64[Tensor, " example"]
+    moments: Moments, q: Tensor, weighted: Tensor, by_head: Tensor, fold: Tensor, weight: Float64[Tensor, " example"]
 ) -> None:
     """Products of all and by fold; examples are sorted by fold."""
     moments.count.index_add_(0, fold, torch.ones_like(weight))
     moments.weight.index_add_(0, fold, weight)
     moments.weight_square.index_add_(0, fold, weight**2)
-    moments.product.add_((q.mT @ own).sum(0))
+    moments.product.add_((q.mT @ by_head).sum(0))
     end = 0
     for number, size in enumerate(torch.bincount(fold, minlength=N_FOLDS).tolist()):
         start, end = end, end + size
         if size:
             part = slice(start, end)
-            moments.fold_product[number] += (q[:, :, part].mT @ own[:, :, part]).sum(0)
+            moments.fold_product[number] += (q[:, :, part].mT @ by_head[:, :, part]).sum(0)
             moments.query[:, number] += q[:, :, part].sum(2)
             moments.difference[:, number] += weighted[:, :, part].sum(2)
 
 
 def _add_flips(
-    moments: Moments, q: Tensor, weighted: Tensor, own: Tensor, sign: Tensor, weight: Float64[Tensor, " example"]
+    moments: Moments, q: Tensor, weighted: Tensor, by_head: Tensor, sign: Tensor, weight: Float64[Tensor, " example"]
 ) -> None:
     """Copies with a random sign on each example, in which no query belongs to its difference."""
     moments.flip_weight.add_(sign @ weight)
     moments.flip_query.add_(einsum(sign, q, "flip example, slot head example d -> flip slot head d"))
     moments.flip_difference.add_(einsum(sign, weighted, "flip example, slot kv example d -> flip slot kv d"))
-    q, own = q.float(), own.float()
+    q, by_head = q.float(), by_head.float()
     for flip, signs in enumerate(sign.float()):
-        moments.flip_product[flip] += ((q * signs[:, None]).mT @ own).sum(0)
+        moments.flip_product[flip] += ((q * signs[:, None]).mT @ by_head).sum(0)
 
 
 def _add_shuffles(

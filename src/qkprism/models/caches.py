@@ -21,7 +21,9 @@ def cache_with_room(config: PreTrainedConfig, tokens: int) -> DynamicCache:
     cache = DynamicCache(config=config)
     usual = [type(layer) is DynamicLayer for layer in cache.layers]  # windows and the like have rules of their own
     shelves = _CacheShelf(sum(usual), tokens), _CacheShelf(sum(usual), tokens)
-    cache.layers = [_Roomy(*shelves) if own else layer for own, layer in zip(usual, cache.layers, strict=True)]
+    cache.layers = [
+        _Roomy(*shelves) if is_usual else layer for is_usual, layer in zip(usual, cache.layers, strict=True)
+    ]
     return cache
 
 

@@ -175,14 +175,14 @@ class Model:
 
     def _wanted(self, layers: Iterable[int] | None) -> list[int]:
         """The layers asked for, in the order the model calls them."""
-        asked = set(self.layers if layers is None else layers)
-        unknown = sorted(asked - set(self.layers))
-        if unknown or not asked:
+        wanted = set(self.layers if layers is None else layers)
+        unknown = sorted(wanted - set(self.layers))
+        if unknown or not wanted:
             raise QKPrismError(
                 f"{self.name} has no attention layer {', '.join(map(str, unknown)) or 'in an empty list'}. "
                 f"Its attention layers are {', '.join(map(str, self.layers))}."
             )
-        return [number for number in self.layers if number in asked]
+        return [number for number in self.layers if number in wanted]
 
     def _batch(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs: Mapping[str, Tensor]

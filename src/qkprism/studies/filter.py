@@ -85,11 +85,11 @@ class FilterQuestion:
         return cls(model.name, phrasing, size, seed, categories, first.text, answer)
 
     @classmethod
-    def read(cls, known: Mapping[str, Any]) -> FilterQuestion:
+    def read(cls, saved: Mapping[str, Any]) -> FilterQuestion:
         """From the JSON of a study's folder."""
-        categories = {name: tuple(own) for name, own in known["categories"].items()}
-        lists = {"categories": categories, "answer": tuple(known["answer"]), "notes": tuple(known["notes"])}
-        return cls(**{**known, **lists})
+        categories = {name: tuple(members) for name, members in saved["categories"].items()}
+        lists = {"categories": categories, "answer": tuple(saved["answer"]), "notes": tuple(saved["notes"])}
+        return cls(**{**saved, **lists})
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,8 @@ def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]
 def _prompts(tasks: Mapping[str, FilteringTask]) -> dict[str, Contrast]:
     found: dict[str, Contrast] = {}
     for name, task in tasks.items():
-        own = {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
-        found |= {f"{name}-{part}": contrast for part, contrast in own.items()}
+        drawn = {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
+        found |= {f"{name}-{part}": contrast for part, contrast in drawn.items()}
     return found
 
 

@@ -101,7 +101,7 @@ def _draw(model: Model, name: str, n: int, seed: int) -> Task:
 
 def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[ShelfRow, HeadScores]:
     """The row of one contrast, and how every head does on held-out words."""
-    mine = Parts(parts.folder, parts.kind, {**parts.job, "template": drawn.template.digest})
+    of_template = Parts(parts.folder, parts.kind, {**parts.job, "template": drawn.template.digest})
     seed = drawn.seed
 
     def first() -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[S
 
     loads = {"scores": HeadScores.load, "evidence": Evidence.load, "features": Features.load}
     folders = {name: f"{drawn.name}-{name}" for name in loads} | {"features": features_folder(drawn.name)}
-    found = mine.get_all(folders, first, loads)
+    found = of_template.get_all(folders, first, loads)
 
     def second() -> dict[str, Any]:
         pairs = len(drawn.search)
@@ -121,7 +121,7 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[S
 
     loads = {"chosen_by": Effects.load, "effects": Effects.load, "scores": HeadScores.load}
     loads["validation"] = Validation.load
-    proof = Proof(**mine.get_all({name: f"{drawn.name}-test-{name}" for name in loads}, second, loads))
+    proof = Proof(**of_template.get_all({name: f"{drawn.name}-test-{name}" for name in loads}, second, loads))
     return _row(drawn, found["scores"], found["evidence"], found["features"], proof), proof.scores
 
 

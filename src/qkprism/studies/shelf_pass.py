@@ -103,7 +103,7 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
     encoding = Encoding(chat=task.chat, rope=task.frame)
     reading: Reading = "symmetric" if task.template.twins else "plain"
     source = ModelSource(model, contrasts, heads, encoding)
-    known = source.known([*contrasts], progress=False)
+    facts = source.known([*contrasts], progress=False)
     wanted: dict[str, Wanted] = {name: (name, reading) for name in contrasts}
     stream = source.stream([*wanted.values()], seed)
     (group,) = stream.passes
@@ -115,8 +115,8 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
     with bar(len(stream), f"{task.name} examples", progress) as tick:
         found = moments_of(replace(stream, batches=batches), seed=seed, progress=tick)
     sums = {name: found[stream_name(one)] for name, one in wanted.items()}
-    notes = {name: known[name].notes(name) for name in contrasts}
-    provenance = provenance_of(source, wanted, known, notes)
+    notes = {name: facts[name].notes(name) for name in contrasts}
+    provenance = provenance_of(source, wanted, facts, notes)
     choices = Choices(center=task.center, metric="contrast", seed=seed)
     scores = scored.result(_about(model, task, "contrast"))
     return Sums(scores, _layers(source.layers, sums), choices, encoding, provenance)
@@ -151,8 +151,8 @@ class _Watched(Batches):
 
         def both(call: AttentionCall, batch: Batch) -> None:
             visit(call, batch)
-            mine, rows = first_texts(batch)
-            self.reader.visit(call.pick(rows, mine.input_ids.shape[1]), mine)
+            seen_batch, rows = first_texts(batch)
+            self.reader.visit(call.pick(rows, seen_batch.input_ids.shape[1]), seen_batch)
 
         for batch in super().run(examples, both):
             self.reader.keep(first_texts(batch)[0])

@@ -115,14 +115,14 @@ def filtering(
     held = _Lists(chosen, {name: second for name, (_, second) in halves.items()}, listing, n_categories, n_items)
     drawn = {c.name: train.draw(c.name, [c] * n_train, _rng(seed, c.name)) for c in chosen}
     # One of each in turn, so that a slice of the pooled contrast is balanced too.
-    turns = [own for turn in zip(*drawn.values(), strict=True) for own in turn]
+    turns = [one for turn in zip(*drawn.values(), strict=True) for one in turn]
     return FilteringTask(
         categories=chosen,
         listing=listing,
         items=train.items,
         held_out=held.items,
         contrasts={POOLED: train.contrast(POOLED, turns, "all categories")},
-        extra={name: train.contrast(name, own) for name, own in drawn.items()},
+        extra={name: train.contrast(name, lists) for name, lists in drawn.items()},
         search=train.mixed("search", n_search, _rng(seed, "search")),
         test=held.mixed("test", n_test, _rng(seed, "test")),
     )

@@ -96,10 +96,10 @@ def attribute(
     progress     whether a bar is shown after two seconds; default True
     """
     if not isinstance(text, str | Text | Example) or (isinstance(source, VectorSource) and isinstance(text, str)):
-        given = examples_of(text, source)
-        reader = attributions_reader(source, given, features, head, method=method, order=order, contrasts=contrasts)
+        examples = examples_of(text, source)
+        reader = attributions_reader(source, examples, features, head, method=method, order=order, contrasts=contrasts)
         read_together(source, [reader], batch_size=batch_size, progress=progress)
-        return noted(reader.result(), features, given)
+        return noted(reader.result(), features, examples)
     splits = _splits(source, features, head, method, order, contrasts)
     if len(splits) > 1:
         raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, splits))}.")

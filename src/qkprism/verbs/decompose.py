@@ -160,12 +160,12 @@ def _decompose(
         raise QKPrismError("A checkpoint is of a pass through a model: vectors are there already. Leave it out.")
     jobs = {name: _Job.of(recipe, source, seed) for name, recipe in recipes.items()}
     wanted = list(dict.fromkeys(one for job in jobs.values() for one in job.wanted.values()))
-    known = source.known([*dict.fromkeys(contrast for contrast, _ in wanted)], progress=progress)
+    facts = source.known([*dict.fromkeys(contrast for contrast, _ in wanted)], progress=progress)
     for job in jobs.values():
-        job.check_possible(known, source.layers)
-    notes = {name: job.notes(known) for name, job in jobs.items()}
+        job.check_possible(facts, source.layers)
+    notes = {name: job.notes(facts) for name, job in jobs.items()}
     warn_of((note for of_recipe in notes.values() for of_contrast in of_recipe.values() for note in of_contrast), 4)
-    provenance = {name: provenance_of(source, job.wanted, known, notes[name]) for name, job in jobs.items()}
+    provenance = {name: provenance_of(source, job.wanted, facts, notes[name]) for name, job in jobs.items()}
     stream = source.stream(wanted, seed)
     kept = None
     if checkpoint is not None and isinstance(source, ModelSource) and isinstance(stream, ModelStream):
@@ -212,27 +212,27 @@ class _Job:
             )
         return cls(wanted, recipe.choices(len(picked), seed), recipe.reading)
 
-    def check_possible(self, known: Mapping[str, Known], layers: Mapping[int, Site]) -> None:
+    def check_possible(self, facts: Mapping[str, Known], layers: Mapping[int, Site]) -> None:
         """Refuse before the pass what would fail after it."""
         rank, d_heads = self.choices.rank, [site.d_head for site in layers.values()]
         if isinstance(rank, int) and rank > min(d_heads):
             raise QKPrismError(f"A rank of {rank} is not possible: d_head is {max(d_heads)}.")
         for name, (contrast, _) in self.wanted.items():
-            if rank == "heldout" and (groups := known[contrast].grouping.n_groups) < N_FOLDS:
+            if rank == "heldout" and (groups := facts[contrast].grouping.n_groups) < N_FOLDS:
                 raise QKPrismError(
                     f"The held-out rank of {name!r} needs {N_FOLDS} groups of examples or more, and there are {groups} "
                     "(examples with the same text are one group). Give more examples, or choose another rank."
                 )
-        freedom = sum(known[contrast].freedom for contrast, _ in self.wanted.values())
+        freedom = sum(facts[contrast].freedom for contrast, _ in self.wanted.values())
         if self.choices.metric == "contrast" and freedom < max(d_heads):
             raise QKPrismError(
                 f"The marked keys of all examples do not span the key space of d_head {max(d_heads)} (too few "
                 "examples), so the contrast metric is not defined. Give more examples, or use metric='raw'."
             )
 
-    def notes(self, known: Mapping[str, Known]) -> dict[str, list[Note]]:
+    def notes(self, facts: Mapping[str, Known]) -> dict[str, list[Note]]:
         """What is to be said of the examples of each contrast."""
-        found = {name: known[contrast].notes(name) for name, (contrast, _) in self.wanted.items()}
+        found = {name: facts[contrast].notes(name) for name, (contrast, _) in self.wanted.items()}
         for name, (_, reading) in self.wanted.items():
             if reading == "plain" and self.reading not in (None, "plain"):
                 found[name].append(Note(f"{name!r} has no twins: reading={self.reading!r} has no effect on it."))

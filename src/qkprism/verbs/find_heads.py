@@ -56,13 +56,13 @@ def find_heads(
     progress     whether a bar is shown after two seconds; default True
     """
     choice(by, MEASURES, "a measure of heads")
-    chosen, given = heads_of(source, heads), examples_of(examples, source)
-    encoded = encode_single(source, given, chosen, checked_encoding(encoding))
-    group, notes = _groups(source, given, encoded, encoding)
+    chosen, texts = heads_of(source, heads), examples_of(examples, source)
+    encoded = encode_single(source, texts, chosen, checked_encoding(encoding))
+    group, notes = _groups(source, texts, encoded, encoding)
     warn_of(notes, 2)
     reader = ScoresReader.of(source, encoded, chosen, group)
     read_together(source, [reader], batch_size=batch_size, progress=progress)
-    provenance: dict[str, Any] = {"model": source.name, "revision": source.revision, "contrast": _name(given)}
+    provenance: dict[str, Any] = {"model": source.name, "revision": source.revision, "contrast": _name(texts)}
     provenance |= {"notes": [note.text for note in notes], "versions": versions()}
     return reader.result(provenance).sort(by)
 

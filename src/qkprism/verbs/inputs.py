@@ -110,15 +110,15 @@ def heads_with_features(model: AnySource, features: Features, heads: Heads) -> t
     """The heads asked for (all that have features), after it is clear that the features are of this model."""
     if not isinstance(features, Features):
         raise QKPrismError(f"Give features that qkprism.decompose returned, not {type(features).__name__}.")
-    known = features.provenance.get("model_digest")
+    digest = features.provenance.get("model_digest")
     chosen = heads_of(model, features.heads if heads is None else heads)
     if isinstance(model, VectorSource):
         sizes = {head: model.layers[head.layer].d_head for head in chosen if head in features.heads}
         if wrong := [head for head, size in sizes.items() if features[features.contrasts[0], head].d_head != size]:
             raise QKPrismError(f"The vectors of {wrong[0]} have d_head {sizes[wrong[0]]}, and its features another.")
-    elif known is None:
+    elif digest is None:
         raise QKPrismError("These features were made from plain vectors, not from a model.")
-    elif known != model_digest(model.hf):
+    elif digest != model_digest(model.hf):
         raise QKPrismError(
             f"These features are of {features.provenance.get('model')}, and the weights of {model.name} are others. "
             "Decompose again with this model."
@@ -186,13 +186,13 @@ def without_texts(provenance: Mapping[str, Any]) -> dict[str, Any]:
 def noted(result: Noted, features: Features | Mapping[str, Features], examples: object) -> Noted:
     """A result with a note if it was measured on texts that the features were found on."""
     sets = [features] if isinstance(features, Features) else [*features.values()]
-    found_on = {digest for own in sets for digest in _texts_behind(own)}
+    found_on = {digest for one in sets for digest in _texts_behind(one)}
     texts = [text_digest(text) for text in texts_in(examples)]
-    known = sum(digest in found_on for digest in texts)
-    if not known:
+    seen = sum(digest in found_on for digest in texts)
+    if not seen:
         return result
     note = (
-        f"{known} of {len(texts)} texts are among those that the features were found on, and what is measured on them "
+        f"{seen} of {len(texts)} texts are among those that the features were found on, and what is measured on them "
         "flatters the features. Use held-out texts."
     )
     return replace(result, notes=(*result.notes, note))
@@ -215,5 +215,5 @@ def texts_in(examples: object) -> Iterator[str]:
         return
     several = examples.values() if isinstance(examples, Mapping) else examples
     assert isinstance(several, Iterable)
-    for own in several:
-        yield from texts_in(own)
+    for one in several:
+        yield from texts_in(one)

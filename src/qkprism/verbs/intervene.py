@@ -132,18 +132,18 @@ def intervene(
     """
     choice(outcome, OUTCOMES, "an outcome")
     options = EditOptions(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
-    given = examples_of(examples, source)
+    texts = examples_of(examples, source)
     sets = sets_of(features)
     if outcome == "attention":
-        readers = effects_readers(source, given, sets, options)
+        readers = effects_readers(source, texts, sets, options)
         read_together(source, [*readers.values()], batch_size=batch_size, progress=progress)
         found = {name: reader.result() for name, reader in readers.items()}
     else:
         found = {
-            name: _outcome(source, given, one, options, together, rows, batch_size, progress)
+            name: _outcome(source, texts, one, options, together, rows, batch_size, progress)
             for name, one in sets.items()
         }
-    effects = {name: noted(found[name], sets[name], given) for name in sets}
+    effects = {name: noted(found[name], sets[name], texts) for name in sets}
     return effects[""] if isinstance(features, Features) else effects
 
 
@@ -299,10 +299,10 @@ def conditions_of(
     """The conditions of every chosen head, in one order for all of them."""
     found: dict[Head, Conditions] = {}
     for number, site in sites.items():
-        own = layer_conditions(
+        of_layer = layer_conditions(
             features, number, methods, heads=site.heads, draws=draws, seed=seed, whole=whole, groups=groups
         )
-        found |= {head: own[head] for head in site.heads}
+        found |= {head: of_layer[head] for head in site.heads}
     return found
 
 
@@ -340,7 +340,7 @@ class Probe:
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         site = self.sites[call.layer]
-        own = {head: self.conditions[head] for head in site.heads}
+        conditions = {head: self.conditions[head] for head in site.heads}
         read = read_logits(call, site, batch.query)
         for target, aims in self.aims.items():
             self.current.pop((target, call.layer), None)  # of a batch that failed
@@ -348,7 +348,7 @@ class Probe:
             if rows:
                 places = places_of(batch, rows, aims).to(read.query.device)
                 scene = EditRows(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling)
-                self.current[target, call.layer] = measure_edits(scene, own, self.edit).cpu()
+                self.current[target, call.layer] = measure_edits(scene, conditions, self.edit).cpu()
 
     def keep(self, batch: Batch) -> None:
         for (target, layer), values in self.current.items():

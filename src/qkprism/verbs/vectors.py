@@ -43,8 +43,8 @@ def decompose_vector_sets(
     seed       of folds and nulls; default 0
     """
     place = Head.parse(head)
-    given = {name: {place: vector} for name, vector in vectors.items()} if isinstance(vectors, Mapping) else vectors
-    source = VectorSource(given, scaling)  # type: ignore[arg-type]  # what is no mapping is refused
+    by_head = {name: {place: vector} for name, vector in vectors.items()} if isinstance(vectors, Mapping) else vectors
+    source = VectorSource(by_head, scaling)  # type: ignore[arg-type]  # what is no mapping is refused
     return decompose(source, center=center, reading=reading, metric=metric, rank=rank, seed=seed, progress=False)
 
 
