@@ -62,8 +62,6 @@ class Moments:
     product: Float64[Tensor, "head d_head d_head"]
     gap_square: Float64[Tensor, " head"]
     fold_product: Float[Tensor, "fold head d_head d_head"]
-    positive: Float64[Tensor, "kv_head d_head"]
-    positive_product: Float64[Tensor, "head d_head d_head"]
     query_square: Float64[Tensor, "head d_head d_head"]
     difference_square: Float64[Tensor, "kv_head d_head d_head"]
     flip_weight: Float64[Tensor, " flip"]
@@ -105,8 +103,6 @@ class Moments:
             product=double(head, d, d),
             gap_square=double(head),
             fold_product=single(N_FOLDS, head, d, d),
-            positive=double(kv, d),
-            positive_product=double(head, d, d),
             query_square=double(head, d, d),
             difference_square=double(kv, d, d),
             flip_weight=double(N_FLIPS),
@@ -200,8 +196,8 @@ def unpack(tensors: Mapping[str, Tensor], name: str, reading: Reading, kv_index:
 class Plan:
     """What is done with the vectors of some examples, the same for every layer and head.
 
-    `coefficient` turns the marked keys of an example into its rows: one a slot, the mean positive key, and the
-    slots of each shuffle. `share` is 1/m for each of its m marked keys. A padded key has zeros in both.
+    `coefficient` turns the marked keys of an example into its rows: one a slot, and the slots of each
+    shuffle. `share` is 1/m for each of its m marked keys. A padded key has zeros in both.
     """
 
     reading: Reading
@@ -245,7 +241,6 @@ def make_plan(
     for i, (rng, count) in enumerate(zip(rngs, (side != 0).sum(1).tolist(), strict=True)):
         order[i, :, side[i] != 0] = torch.tensor(rng.random((N_SHUFFLES, count)))
     rows = list(_slot_rows(side, text, reading))
-    rows.append(_mean_row((side > 0) & (text == 0)))
     for shuffle in range(N_SHUFFLES):
         if reading == "plain":
             rows.extend(_slot_rows(_shuffled(side, order[:, shuffle]), text, reading))
@@ -324,21 +319,19 @@ def accumulate(
     slots = slots_of(plan.reading)
     q = rearrange(slot_queries(query.double(), plan.reading), "slot example head d -> slot head example d")
     d = rearrange(rows.double(), "row example kv d -> row kv example d")
-    q, difference, positive = q * weight[:, None], d[:slots], d[slots]
+    q, difference = q * weight[:, None], d[:slots]
     by_head = difference[:, kv]
     _add_folds(moments, q, difference * weight[:, None], by_head, plan.fold[by_fold], weight)
     moments.group_square.index_add_(0, plan.fold, plan.weight * plan.group_weight)
     gap = einsum(q, by_head, "slot head example d, slot head example d -> head example")  # q is weighted
     moments.gap_square.add_((gap.square() / weight).sum(1))
-    moments.positive.add_((positive * weight[:, None]).sum(1))
-    moments.positive_product.add_(q[0].mT @ positive[kv])
     texts = rearrange(query.double(), "example text head d -> head (example text) d")
     repeated = weight.repeat_interleave(query.shape[1])[:, None] / query.shape[1]
     moments.query_square.add_((texts * repeated).mT @ texts)
     both_slots = difference.sum(0)
     moments.difference_square.add_((both_slots * weight[:, None]).mT @ both_slots)
     _add_flips(moments, q, difference * weight[:, None], by_head, sign, weight)
-    _add_shuffles(moments, q, rearrange(d[slots + 1 :], "(shuffle slot) ... -> shuffle slot ...", slot=slots), weight)
+    _add_shuffles(moments, q, rearrange(d[slots:], "(shuffle slot) ... -> shuffle slot ...", slot=slots), weight)
 
 
 def _add_folds(
