@@ -164,7 +164,7 @@ def _decompose(
     for job in jobs.values():
         job.check_possible(facts, source.layers)
     notes = {name: job.notes(facts) for name, job in jobs.items()}
-    warn_of((note for of_recipe in notes.values() for of_contrast in of_recipe.values() for note in of_contrast), 4)
+    warn_of((note for of_recipe in notes.values() for of_contrast in of_recipe.values() for note in of_contrast), 3)
     provenance = {name: provenance_of(source, job.wanted, facts, notes[name]) for name, job in jobs.items()}
     stream = source.stream(wanted, seed)
     kept = None
