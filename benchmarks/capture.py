@@ -27,7 +27,8 @@ from prompts import BATCH, contrast
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import Census, MarkedContrast, Pass
 from qkprism.capture.sites import sites_of
-from qkprism.capture.streaming import stream_moments
+from qkprism.capture.source import moments_of
+from qkprism.capture.streaming import ModelStream
 from qkprism.core.decomposition import decompose_layer
 from qkprism.core.feature import Choices
 from qkprism.heads import all_heads
@@ -50,7 +51,8 @@ def bare(model: qk.Model, batches: list[Any]) -> None:
 def stream(model: qk.Model, prompts: qk.Contrast, heads: tuple[qk.Head, ...]) -> Any:
     sites, encoded = sites_of(model, heads), Encodings(prompts.examples, Encoder.of(model.tokenizer))
     marked = MarkedContrast.of("boxes", encoded, Census.of(encoded, prompts), "plain", 0)
-    return stream_moments(Batches(model, sorted(sites), batch_size=BATCH), sites, Pass((marked,)))["boxes"]
+    batches = Batches(model, sorted(sites), batch_size=BATCH)
+    return moments_of(ModelStream(batches, sites, [Pass((marked,))]))["boxes"]
 
 
 def hook_and_cache(model: qk.Model, batches: list[Any]) -> dict[tuple[int, int], torch.Tensor]:

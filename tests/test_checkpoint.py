@@ -11,11 +11,10 @@ import torch
 
 import qkprism as qk
 from qkprism import QKPrismError
-from qkprism.capture import streaming
+from qkprism.capture import model_source, streaming
 from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.passes import Pass
 from qkprism.contrasts import Contrast
-from qkprism.verbs import decompose as decomposing
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -106,7 +105,7 @@ def test_save__killed_while_writing_leaves_the_former_run(model, contrasts, tmp_
 def test_checkpoint__of_other_passes_is_refused(model, contrasts, tmp_path, monkeypatch):
     options = {"metric": "raw", "checkpoint": tmp_path / "part", "progress": False}
     with monkeypatch.context() as patched:
-        patched.setattr(decomposing, "passes_of", lambda marked: [Pass((own,)) for own in marked])
+        patched.setattr(model_source, "passes_of", lambda marked: [Pass((own,)) for own in marked])
         qk.decompose(model, contrasts, **options)
     with pytest.raises(QKPrismError, match="checkpoint of another job"):
         qk.decompose(model, contrasts, **options)

@@ -150,7 +150,7 @@ def test_nulls__are_centred_and_weighted(truth):
         expected = (q * (w * plan.sign[i].numpy())[:, None]).T @ d / w.sum()
         assert np.allclose(flips[i, 0], expected, atol=1e-5)
     for i in range(N_SHUFFLES):
-        dealt = np.einsum("nk,nkd->nd", plan.coefficient[2 + i].numpy(), keys)
+        dealt = np.einsum("nk,nkd->nd", plan.coefficient[1 + i].numpy(), keys)
         assert np.allclose(shuffles[i, 0], (q * w[:, None]).T @ dealt / w.sum(), atol=1e-5)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import qkprism as qk
 from qkprism import Contrast, Features
-from qkprism.verbs import inputs
+from qkprism.capture import model_source
 from qkprism.verbs.inputs import noted, texts_in
 from test_intervene import contrasts, examples, load
 from test_validate import pairs
@@ -73,7 +73,7 @@ class Result:
 
 
 def test_noted__very_many_texts_are_not_remembered(model, monkeypatch):
-    monkeypatch.setattr(inputs, "REMEMBERED", 19)
+    monkeypatch.setattr(model_source, "REMEMBERED", 19)
     features = qk.decompose(model, TRAINED["boxes"], heads=["L1H0"], rank=1, progress=False)
     assert noted(Result(), features, TRAINED["boxes"]) == Result()
 

@@ -83,7 +83,7 @@ FLOORS = [
         "results.projections",
     ],
     ["subspaces.conditions", "subspaces.intervention", "subspaces.separation", "subspaces.crossing"],
-    ["capture.vectors"],
+    ["capture.sites", "capture.source", "capture.vectors"],
     [
         "toy.task",
         "toy.samples",
@@ -134,9 +134,10 @@ FLOORS = [
         "capture.texts",
         "capture.passes",
         "capture.batching",
-        "capture.sites",
         "capture.streaming",
+        "capture.model_source",
         "capture.checkpoint",
+        "capture.vector_batches",
         "capture.readers",
         "capture.rows",
     ],
@@ -152,6 +153,7 @@ FLOORS = [
         "verbs.attribute",
         "verbs.validate",
         "verbs.project",
+        "verbs.vectors",
     ],
     [
         "studies.parts",

@@ -16,7 +16,8 @@ from qkprism.capture import batching, streaming
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import Census, MarkedContrast, Pass
 from qkprism.capture.sites import sites_of
-from qkprism.capture.streaming import stream_moments
+from qkprism.capture.source import moments_of
+from qkprism.capture.streaming import ModelStream
 from qkprism.contrasts import Text
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.metrics import cell_covariance, key_covariance
@@ -143,7 +144,7 @@ def test_stream__padding_side_and_order_change_nothing(model, side, monkeypatch)
         encoded = Encodings(examples, Encoder.of(model.tokenizer))
         marked = MarkedContrast.of("boxes", encoded, Census.of(encoded, examples), "plain", 0)
         batches = Batches(model, sorted(model.layers), batch_size=7)
-        return stream_moments(batches, sites_of(model, heads), Pass((marked,)))["boxes"]
+        return moments_of(ModelStream(batches, sites_of(model, heads), [Pass((marked,))]))["boxes"]
 
     expected = stream(texts)
     monkeypatch.setattr(batching, "collate", lambda examples, pad: plain(examples, pad, side))

@@ -16,7 +16,7 @@ from qkprism.contrasts.words import words
 from qkprism.core.evidence import leading_p
 from qkprism.studies import shelf as running
 from qkprism.studies.shelf_pass import factors_of, first_pass
-from qkprism.studies.shelf_result import Row
+from qkprism.studies.shelf_result import ShelfRow
 from test_pipeline import forward_passes
 from tiny import one_thread  # noqa: F401
 
@@ -149,7 +149,7 @@ def test_shelf__is_saved_drawn_and_told(made, tmp_path):
 
 
 def test_row__holds_only_if_all_three_do():
-    good = Row(
+    good = ShelfRow(
         "a", "b?", "c", ("L0H0",), "L0H0", "a", 0.9, 0.02, 0.5, 0.0, 2, 2, 0.0, 0.5, 0.02, 0.4, 0.1, "pca", 0.3,
         "x", 1.0, 1.1, 0.1, 100,
     )  # fmt: skip

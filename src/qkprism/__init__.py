@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qkprism.atlas.explain import explain
     from qkprism.atlas.explanation import Explanation
     from qkprism.atlas.survey import survey
-    from qkprism.capture.vectors import Vectors, decompose_vector_sets, decompose_vectors
+    from qkprism.capture.vectors import Vectors, VectorSource
     from qkprism.contrasts import Contrast, Example
     from qkprism.contrasts.tasks import Task, task
     from qkprism.core.edits import Edit
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from qkprism.verbs.project import project
     from qkprism.verbs.recipes import Recipe
     from qkprism.verbs.validate import validate
+    from qkprism.verbs.vectors import decompose_vector_sets, decompose_vectors
 
 __all__ = [
     "Atlas",
@@ -65,6 +66,7 @@ __all__ = [
     "Shelf",
     "Task",
     "Validation",
+    "VectorSource",
     "Vectors",
     "attribute",
     "decompose",
@@ -89,7 +91,7 @@ _NAMES = {
     "atlas.explain": ("explain",),
     "atlas.explanation": ("Explanation",),
     "atlas.survey": ("survey",),
-    "capture.vectors": ("Vectors", "decompose_vector_sets", "decompose_vectors"),
+    "capture.vectors": ("VectorSource", "Vectors"),
     "contrasts": ("Contrast", "Example"),
     "contrasts.tasks": ("Task", "task"),
     "core.edits": ("Edit",),
@@ -113,6 +115,7 @@ _NAMES = {
     "verbs.project": ("project",),
     "verbs.recipes": ("Recipe",),
     "verbs.validate": ("validate",),
+    "verbs.vectors": ("decompose_vector_sets", "decompose_vectors"),
     "studies.shelf": ("run_shelf",),
     "studies.shelf_result": ("Shelf",),
 }

@@ -16,6 +16,7 @@ from qkprism.atlas.explanation import REST, Explanation, HeadRow, edge_of
 from qkprism.atlas.naming import NamedForms, named_forms
 from qkprism.atlas.rows import RotatedRows
 from qkprism.atlas.survey import survey
+from qkprism.capture.model_source import check_ids, check_length, versions
 from qkprism.contrasts import Text
 from qkprism.core.row_split import PARTS
 from qkprism.core.variation import variation_of, without_first
@@ -31,7 +32,6 @@ from qkprism.models.rotation import Rotation
 from qkprism.options import show, whole_number
 from qkprism.results.features import Features
 from qkprism.studies.shelf_result import TABLE, Shelf
-from qkprism.verbs.inputs import check_ids, check_length, versions
 
 TokenName = int | str
 FeatureRun = Features | Shelf | str | os.PathLike[str]
@@ -55,6 +55,7 @@ def explain(
 
     >>> explain(model, "The hat is in box O, the jam is in box Z. The jam is in box")   # doctest: +SKIP
 
+    model     what `load` gave
     text      any text; a token marked [?so] is the query, one marked [+so] the key
     query     the token that attends: its number, or its text (the last such token); the last token of the text
     key       the token attended to; without one the strongest edges at the query are told, whatever their key
@@ -63,6 +64,7 @@ def explain(
               there is none yet (a minute for the default model)
     features  named features, or their run folders: they are told apart within the match
     top       how many edges are told
+    progress  whether a bar is shown
     """
     top = whole_number(top, "top", 1)
     known = atlas_for(model, atlas, progress=progress)

@@ -91,12 +91,12 @@ class Kinds:
         rows = slice(1 + offset % STRIDE, None, STRIDE)
         distance = place[rows, None] - place
         later = place > 0
-        own = ids[:, rows, None]
+        ids_here = ids[:, rows, None]
         before = torch.cat([ids.new_full((len(ids), 1), -1), ids[:, :-1]], 1)
         kinds = [
             (~later).expand(len(ids), *distance.shape),
-            (ids[:, None] == own) & later & (distance > 0),
-            (before[:, None] == own) & later & (distance >= 0),
+            (ids[:, None] == ids_here) & later & (distance > 0),
+            (before[:, None] == ids_here) & later & (distance >= 0),
             *(((distance >= low) & (distance <= high) & later).expand(len(ids), -1, -1) for low, high in DISTANCES),
         ]
         there = batch.there.to(device)

@@ -18,6 +18,7 @@ from qkprism.atlas.progress import SurveyProgress
 from qkprism.atlas.signature import signature
 from qkprism.atlas.sums import Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
+from qkprism.capture.model_source import versions
 from qkprism.errors import QKPrismError
 from qkprism.files import path_of
 from qkprism.heads import Head
@@ -28,7 +29,6 @@ from qkprism.models.model import Model
 from qkprism.models.rotation import Rotation, Slices
 from qkprism.options import checked_seed, finite, whole_number
 from qkprism.progress import bar
-from qkprism.verbs.inputs import versions
 
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 WARM = 4  # windows from which the centre of the covariances is taken
@@ -50,6 +50,7 @@ def survey(
 
     >>> atlas = survey(model, "corpus.txt"); atlas.to_frame()   # doctest: +SKIP
 
+    model       what `load` gave
     texts       strings, or paths of files and folders of text; without any a causal model writes its own
     windows     how many pieces of text are read
     length      tokens of a piece: long-range heads need long ones
@@ -57,12 +58,13 @@ def survey(
                 parts of the split rebuild rows of attention is measured there
     seed        of what is held out, and of the text that a model writes
     checkpoint  a folder; a survey that was killed goes on where it was, to the identical result
+    progress    whether a bar is shown
     """
     windows, seed = whole_number(windows, "windows", 4), checked_seed(seed)
     length = _length(model, whole_number(length, "length", SHORTEST))
     if not 0 < finite(held_out, "held_out") < 1:
         raise QKPrismError(f"held_out={held_out} is not a share of the text. Give a number between 0 and 1.")
-    run = _Pass(model, model.rotated_slices)
+    run = _SurveyPass(model, model.rotated_slices)
     job = {"model_digest": model_digest(model.hf), "texts": _told(texts), "windows": windows, "length": length}
     job |= {"held_out": held_out, "seed": seed}
     state = SurveyProgress.of(job, None if checkpoint is None else path_of(checkpoint))
@@ -105,7 +107,7 @@ def _windows(model: Model, texts: Any, length: int, most: int, seed: int, progre
 
 
 @dataclass(frozen=True)
-class _Pass:
+class _SurveyPass:
     """Runs windows through a model in batches of a fixed plan."""
 
     model: Model
@@ -135,7 +137,7 @@ class _Pass:
         give_back(collect=False)
 
 
-def _centres(run: _Pass, windows: Windows) -> dict[int, Tensor]:
+def _centres(run: _SurveyPass, windows: Windows) -> dict[int, Tensor]:
     """Mean keys of a few windows, about which covariances are taken."""
     sums: dict[int, LayerSums] = {}
     for _, batch in run.batches(Windows(windows.ids[:WARM], windows.document[:WARM], "")):
@@ -143,7 +145,7 @@ def _centres(run: _Pass, windows: Windows) -> dict[int, Tensor]:
     return {layer: one.key / one.tokens for layer, one in sums.items()}
 
 
-def _learn(run: _Pass, windows: Windows, state: SurveyProgress, progress: bool) -> None:
+def _learn(run: _SurveyPass, windows: Windows, state: SurveyProgress, progress: bool) -> None:
     centre = _centres(run, windows) if state.done["learned"] < len(windows) else {}
     with bar(len(windows), "windows read", progress) as tick:
         for start, batch in run.batches(windows):
@@ -157,7 +159,7 @@ def _learn(run: _Pass, windows: Windows, state: SurveyProgress, progress: bool) 
 
 
 def _add(
-    run: _Pass, sums: dict[int, LayerSums], batch: WindowBatch, start: int, centre: dict[int, Tensor] | None
+    run: _SurveyPass, sums: dict[int, LayerSums], batch: WindowBatch, start: int, centre: dict[int, Tensor] | None
 ) -> None:
     kinds = Kinds.of(batch, start, run.model.device)
 
@@ -169,7 +171,9 @@ def _add(
     run.show(batch, visit)
 
 
-def _test(run: _Pass, windows: Windows, layers: Mapping[int, HeadMeans], state: SurveyProgress, progress: bool) -> None:
+def _test(
+    run: _SurveyPass, windows: Windows, layers: Mapping[int, HeadMeans], state: SurveyProgress, progress: bool
+) -> None:
     for layer, means in layers.items():
         state.tested.setdefault(layer, CoverageSums.zeros(len(means.mean_query)))
     with bar(len(windows), "windows tested", progress) as tick:
@@ -183,7 +187,7 @@ def _test(run: _Pass, windows: Windows, layers: Mapping[int, HeadMeans], state: 
 
 
 def _test_batch(
-    run: _Pass, batch: WindowBatch, start: int, layers: Mapping[int, HeadMeans], sums: Mapping[int, CoverageSums]
+    run: _SurveyPass, batch: WindowBatch, start: int, layers: Mapping[int, HeadMeans], sums: Mapping[int, CoverageSums]
 ) -> None:
     kinds = Kinds.of(batch, start, run.model.device)
 

@@ -60,7 +60,7 @@ class Windows:
                 break
             held.add(documents[place])
             count += self.document.count(documents[place])
-        sides = [[i for i, own in enumerate(self.document) if (own in held) is out] for out in (False, True)]
+        sides = [[i for i, document in enumerate(self.document) if (document in held) is out] for out in (False, True)]
         return self._pick(sides[0]), self._pick(sides[1])
 
     def _pick(self, which: Iterable[int]) -> Windows:

@@ -9,21 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkprism.capture.passes import MarkedContrast
-from qkprism.capture.sites import Site
+from qkprism.capture.source import Stream, Sums
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.errors import QKPrismError
 from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 
 KIND = "checkpoint"
 _FILE = "moments"
-
-Sums = dict[str, dict[int, Moments]]
 
 
 @dataclass
@@ -42,7 +39,7 @@ class Checkpoint:
         """What tells one job from another: model, contrasts, heads and options."""
         return hashlib.sha256(json.dumps(json_value(self.job), sort_keys=True).encode()).hexdigest()
 
-    def read(self, marked: Sequence[MarkedContrast], sites: Mapping[int, Site]) -> None:
+    def read(self, stream: Stream) -> None:
         """Take up what a former pass of the same job has summed, if there was one."""
         check_place(self.folder, KIND)
         if not (self.folder / MANIFEST).exists():
@@ -54,22 +51,22 @@ class Checkpoint:
                 "Delete it or choose another place."
             )
         self.done = {name: int(count) for name, count in manifest["done"].items()}
-        for i, own in enumerate(marked):
-            if self.done.get(own.name):
-                self.sums[own.name] = {
-                    layer: unpack(files[_FILE], f"{i}/{layer}", own.reading, site.kv_index)
-                    for layer, site in sites.items()
+        for name, reading in stream.names.items():
+            if self.done.get(name):
+                self.sums[name] = {
+                    layer: unpack(files[_FILE], f"{name}/{layer}", reading, site.kv_index)
+                    for layer, site in stream.layers.items()
                 }
 
-    def note(self, marked: Sequence[MarkedContrast], done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
+    def note(self, done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
         """Note that a chunk of some contrasts is complete; write if it is time."""
-        for name, own in sums.items():
-            self.done[name], self.sums[name] = done, dict(own)
+        for name, total in sums.items():
+            self.done[name], self.sums[name] = done, dict(total)
         if time.monotonic() - self._written >= self.interval:
-            self.write(marked)
+            self.write()
 
-    def write(self, marked: Sequence[MarkedContrast]) -> None:
+    def write(self) -> None:
         """Write all that has been summed."""
-        named = {f"{i}/{layer}": m for i, own in enumerate(marked) for layer, m in self.sums.get(own.name, {}).items()}
+        named = {f"{name}/{layer}": total for name, layers in self.sums.items() for layer, total in layers.items()}
         write_run(self.folder, KIND, {"job": self.digest, "done": self.done}, {_FILE: pack(named)})
         self._written = time.monotonic()

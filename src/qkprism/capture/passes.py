@@ -126,10 +126,10 @@ class Pass:
         """What is run between two places, and for each contrast which of an example's texts are its own."""
         stop = min(stop, len(self))
         texts: list[dict[object, EncodedText]] = [{} for _ in range(start, stop)]
-        own: dict[str, list[tuple[int, ...]]] = {}
+        texts_of: dict[str, list[tuple[int, ...]]] = {}
         for marked in self.marked:
             here = marked.between(start, stop)
-            own[marked.name] = [
+            texts_of[marked.name] = [
                 numbers_of(example, texts[place - start])
                 for place, example in zip(marked.place[here], marked.examples[here], strict=True)
             ]
@@ -137,16 +137,16 @@ class Pass:
         return [
             EncodedExample(start + i, first, None, 1.0, None, source, tuple(more))
             for i, (source, (first, *more)) in enumerate(zip(sources, (one.values() for one in texts), strict=True))
-        ], own
+        ], texts_of
 
 
-def numbers_of(example: EncodedExample, known: dict[object, EncodedText]) -> tuple[int, ...]:
+def numbers_of(example: EncodedExample, texts: dict[object, EncodedText]) -> tuple[int, ...]:
     """The numbers of an example's texts among those known, to which those are added that a pass can tell from them."""
     found = []
     for text in example.texts:
         what = seen_as(text)
-        known.setdefault(what, text)
-        found.append([*known].index(what))
+        texts.setdefault(what, text)
+        found.append([*texts].index(what))
     return tuple(found)
 
 
@@ -158,13 +158,13 @@ def seen_as(text: EncodedText) -> object:
 def passes_of(marked: Sequence[MarkedContrast]) -> list[Pass]:
     """Which contrasts share a pass."""
     found: list[tuple[PlacesByText, list[MarkedContrast]]] = []
-    for own in sorted(marked, key=lambda one: -len(one.examples)):
+    for contrast in sorted(marked, key=lambda one: -len(one.examples)):
         for places, group in found:
-            if (at := _places(own.tokens, places)) is not None:
-                group.append(own.within(at))
+            if (at := _places(contrast.tokens, places)) is not None:
+                group.append(contrast.within(at))
                 break
         else:
-            found.append((_all_places(own.tokens), [own]))
+            found.append((_all_places(contrast.tokens), [contrast]))
     return [Pass(tuple(group)) for _, group in found]
 
 

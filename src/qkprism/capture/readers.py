@@ -12,6 +12,8 @@ from typing import Protocol
 
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import numbers_of, seen_as
+from qkprism.capture.vector_batches import VectorBatches
+from qkprism.capture.vectors import VectorSource
 from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedText
@@ -39,14 +41,22 @@ class Reader(Protocol):
 
 
 def read_together(
-    model: Model, readers: Sequence[Reader], *, batch_size: int | None = None, unit: str = "examples", progress: bool
+    source: Model | VectorSource,
+    readers: Sequence[Reader],
+    *,
+    batch_size: int | None = None,
+    unit: str = "examples",
+    progress: bool,
 ) -> None:
-    """One pass for all readers, which see the same frame."""
+    """One pass for all readers, which see the same frame; of vectors that were kept there is nothing to run."""
     if len({reader.rope for reader in readers}) > 1:
         raise ValueError("readers of one pass must see queries and keys in one frame")
     bundles = _bundles(readers, MOST_TEXTS if batch_size is None else batch_size)
     layers = sorted({layer for reader in readers for layer in reader.layers})
-    batches = Batches(model, layers, readers[0].rope, batch_size)
+    if isinstance(source, VectorSource):
+        batches: Batches | VectorBatches = VectorBatches(source, layers)
+    else:
+        batches = Batches(source, layers, readers[0].rope, batch_size)
     views = [
         _ReaderView(reader, [bundle.members[number] for bundle in bundles]) for number, reader in enumerate(readers)
     ]
@@ -101,14 +111,14 @@ class _ReaderView:
     own: tuple[Batch, tuple[int, ...]] | None = None
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
-        if call.layer in self.reader.layers and (own := self._own(batch)):
-            mine, rows = own
-            alone = rows == tuple(range(len(batch.query))) and mine.input_ids.shape == batch.input_ids.shape
-            self.reader.visit(call if alone else call.pick(rows, mine.input_ids.shape[1]), mine)
+        if call.layer in self.reader.layers and (found := self._own(batch)):
+            seen, rows = found
+            alone = rows == tuple(range(len(batch.query))) and seen.input_ids.shape == batch.input_ids.shape
+            self.reader.visit(call if alone else call.pick(rows, seen.input_ids.shape[1]), seen)
 
     def keep(self, batch: Batch) -> None:
-        if own := self._own(batch):
-            self.reader.keep(own[0])
+        if found := self._own(batch):
+            self.reader.keep(found[0])
 
     def _own(self, batch: Batch) -> tuple[Batch, tuple[int, ...]] | None:
         """The reader's examples of a batch, and the rows of their texts; None if it has none there."""

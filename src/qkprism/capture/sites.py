@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from qkprism.heads import Head
-from qkprism.models.batches import Batch
-from qkprism.models.calls import AttentionCall
-from qkprism.models.model import Model
+
+if TYPE_CHECKING:
+    from qkprism.capture.vectors import VectorSource
+    from qkprism.models.batches import Batch
+    from qkprism.models.calls import AttentionCall
+    from qkprism.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,10 @@ class Site:
     scaling: float
 
     @classmethod
-    def of(cls, model: Model, heads: Sequence[Head]) -> Site:
-        layer = model.layers[heads[0].layer]
-        kv = [model.kv_head(head) for head in heads]
+    def of(cls, heads: Sequence[Head], kv: Sequence[int], d_head: int, scaling: float) -> Site:
+        """From the key head that each head uses."""
         used = sorted(set(kv))
-        return cls(tuple(heads), tuple(used), tuple(used.index(k) for k in kv), layer.d_head, layer.scaling)
+        return cls(tuple(heads), tuple(used), tuple(used.index(k) for k in kv), d_head, scaling)
 
     def gather(
         self, call: AttentionCall, batch: Batch
@@ -42,7 +45,12 @@ class Site:
         return query, call.key[batch.key_row, :, batch.key_column][:, list(self.kv_heads)]
 
 
-def sites_of(model: Model, heads: Sequence[Head]) -> dict[int, Site]:
+def sites_of(model: Model | VectorSource, heads: Sequence[Head]) -> dict[int, Site]:
     """The chosen heads by layer."""
-    layers = sorted({head.layer for head in heads})
-    return {layer: Site.of(model, [head for head in heads if head.layer == layer]) for layer in layers}
+    if not hasattr(model, "kv_head"):  # vectors know their heads
+        return model.pick(heads).layers
+    found = {}
+    for number in sorted({head.layer for head in heads}):
+        chosen, layer = [head for head in heads if head.layer == number], model.layers[number]
+        found[number] = Site.of(chosen, [model.kv_head(head) for head in chosen], layer.d_head, layer.scaling)
+    return found

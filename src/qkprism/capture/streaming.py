@@ -1,4 +1,4 @@
-"""One streaming pass: examples through the model, vectors at the marked positions into moments.
+"""`ModelStream`: examples through the model, the vectors at their marks in chunks.
 
 The tap shows every layer's queries and keys; only those at marked positions are kept, for one chunk of examples, then
 added to the moments. Memory does not grow with the number of prompts. A chunk is a fixed number of examples in a fixed
@@ -9,8 +9,9 @@ memory is halved and run again: nothing was added for it yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate as running_sum
 
 import torch
@@ -20,14 +21,13 @@ from torch import Tensor
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import MarkedContrast, Pass, cell_of
 from qkprism.capture.sites import Site
-from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
+from qkprism.capture.source import CHUNK, Chunk, Marks
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device
-from qkprism.models.encoding import EncodedExample
+from qkprism.models.encoding import EncodedExample, EncodedKey
+from qkprism.options import Reading
 from qkprism.progress import Progress
-
-CHUNK = {"cpu": 128, "cuda": 512}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Gathered:
 
     def pick(self, places: _ChunkPlaces, wanted: Sequence[tuple[int, ...]], examples: Sequence[int]) -> _Gathered:
         """The vectors of some texts of each of some examples."""
-        texts = [(example, text) for example, own in zip(examples, wanted, strict=True) for text in own]
+        texts = [(example, text) for example, numbers in zip(examples, wanted, strict=True) for text in numbers]
         query = [places.text[example] + text for example, text in texts]
         key = [row for example, text in texts for row in places.keys(example, text)]
         return _Gathered(self.query[query], self.key[key])
@@ -62,7 +62,7 @@ class _ChunkPlaces:
         texts = running_sum((len(example.texts) for example in examples), initial=0)
         counts = [[len(text.keys) for text in example.texts] for example in examples]
         starts = running_sum(map(sum, counts), initial=0)
-        keys = [tuple(running_sum(own, initial=start)) for own, start in zip([*counts, []], starts, strict=True)]
+        keys = [tuple(running_sum(count, initial=start)) for count, start in zip([*counts, []], starts, strict=True)]
         return cls(tuple(texts), tuple(keys))
 
     @property
@@ -82,61 +82,104 @@ class _ChunkPlaces:
         return torch.tensor(texts), torch.tensor(keys)
 
 
-def stream_moments(
-    batches: Batches,
-    sites: Mapping[int, Site],
-    group: Pass,
-    *,
-    seed: int = 0,
-    start: int = 0,
-    moments: Mapping[str, Mapping[int, Moments]] | None = None,
-    progress: Progress | None = None,
-    on_chunk: Callable[[int, Mapping[str, dict[int, Moments]]], None] | None = None,
-) -> dict[str, dict[int, Moments]]:
-    """The moments of contrasts that are run together, in every chosen layer, by name.
+@dataclass(frozen=True)
+class ModelStream:
+    """The chunks of contrasts as a model gives them: those that share a pass come one after another."""
 
-    `start` and `moments` go on where a former pass stopped.
-    """
-    sums = {marked.name: dict((moments or {}).get(marked.name, {})) for marked in group.marked}
-    if progress and start:
-        progress(start)
-    chunk_size = CHUNK.get(batches.model.device.type, CHUNK["cpu"])
-    buffers: dict[int, _Gathered] = {}
-    for at in range(start, len(group), chunk_size):
-        examples, texts = group.chunk(at, at + chunk_size)
-        places = _ChunkPlaces.of(examples)
-        _run_chunk(batches, sites, examples, places, buffers, progress)
-        for marked in group.marked:
-            own = marked.between(at, at + chunk_size)
-            chosen = [place - at for place in marked.place[own]]
-            picked = {layer: buffer.pick(places, texts[marked.name], chosen) for layer, buffer in buffers.items()}
-            _add_chunk(sums[marked.name], picked, sites, marked, own, seed)
-        if on_chunk:
-            on_chunk(at + len(examples), sums)
-    return sums
+    batches: Batches
+    layers: Mapping[int, Site]
+    passes: Sequence[Pass]
 
+    @property
+    def names(self) -> dict[str, Reading]:
+        return {marked.name: marked.reading for group in self.passes for marked in group.marked}
 
-def _add_chunk(
-    sums: dict[int, Moments],
-    gathered: Mapping[int, _Gathered],
-    sites: Mapping[int, Site],
-    marked: MarkedContrast,
-    chunk: slice,
-    seed: int,
-) -> None:
-    plan, table = _plan(marked, chunk, seed) if chunk.start < chunk.stop else (None, None)
-    for layer, vectors in gathered.items():
-        if layer not in sums:
-            sums[layer] = _empty(sites[layer], marked, vectors)
-        elif sums[layer].product.device != float64_device(vectors.query.device):  # read from a checkpoint
-            sums[layer] = sums[layer].to(float64_device(vectors.query.device))
-        if plan is not None and table is not None:  # a small contrast may have no text in a chunk
-            _flush(sums[layer], vectors, plan, table, marked)
+    @property
+    def sharing(self) -> list[list[str]]:
+        """The names of contrasts that share a pass."""
+        return [[marked.name for marked in group.marked] for group in self.passes]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.passes))
+
+    def chunks(self, done: Mapping[str, int], progress: Progress | None = None) -> Iterator[Chunk]:
+        """The chunks of every pass, from where a former one stopped."""
+        for group in self.passes:
+            start = min(done.get(marked.name, 0) for marked in group.marked)
+            if progress and start:
+                progress(start)
+            yield from self._chunks(group, start, progress)
+
+    def _chunks(self, group: Pass, start: int, progress: Progress | None) -> Iterator[Chunk]:
+        size = CHUNK.get(self.batches.model.device.type, CHUNK["cpu"])
+        buffers: dict[int, _Gathered] = {}
+        for at in range(start, len(group), size):
+            examples, texts = group.chunk(at, at + size)
+            places = _ChunkPlaces.of(examples)
+            _run_chunk(self.batches, self.layers, examples, places, buffers, progress)
+            for marked in group.marked:
+                part = marked.between(at, at + size)
+                chosen = [place - at for place in marked.place[part]]
+                gathered = _Picked(marked, part, buffers, places, texts[marked.name], chosen)
+                done = at + len(examples) if marked is group.marked[-1] else None
+                yield Chunk(
+                    marked.name, marked.reading, len(marked.cells), gathered.marks(), gathered.vectors, done=done
+                )
 
 
-def _empty(site: Site, marked: MarkedContrast, vectors: _Gathered) -> Moments:
-    where = str(float64_device(vectors.query.device))
-    return Moments.zeros(site.kv_index, site.d_head, reading=marked.reading, n_cells=len(marked.cells), device=where)
+@dataclass(frozen=True)
+class _Picked:
+    """The examples of one contrast in a chunk, and where their vectors are."""
+
+    marked: MarkedContrast
+    part: slice
+    buffers: Mapping[int, _Gathered]
+    places: _ChunkPlaces
+    texts: Sequence[tuple[int, ...]]
+    examples: Sequence[int]
+
+    @cached_property
+    def keys(self) -> list[list[tuple[int, EncodedKey]]]:
+        """The keys of each example, each with the number of its text."""
+        return [
+            [(which, key) for which, text in enumerate(example.texts) for key in text.keys]
+            for example in self.marked.examples[self.part]
+        ]
+
+    @property
+    def width(self) -> int:
+        return max(map(len, self.keys), default=0)
+
+    def marks(self) -> Marks:
+        """What is known of the examples; keys are padded to one table."""
+        marked, part, size = self.marked, self.part, (len(self.keys), self.width)
+        side, text, cell = (torch.full(size, fill) for fill in (0, 0, -1))
+        for i, keys in enumerate(self.keys):
+            for j, (which, key) in enumerate(keys):
+                side[i, j], text[i, j] = 1 if key.positive else -1, which
+                cell[i, j] = marked.cells.get(cell_of(key.labels), -1) if key.labels else -1
+        return Marks(
+            side=side,
+            text=text,
+            cell=cell,
+            weight=torch.tensor([example.weight for example in marked.examples[part]]),
+            group_weight=torch.tensor(marked.group_weight[part]),
+            fold=torch.tensor(marked.fold[part], dtype=torch.long),
+            group=marked.group[part],
+        )
+
+    def vectors(
+        self, layer: int
+    ) -> tuple[Float[Tensor, "example text head d_head"], Float[Tensor, "example key kv_head d_head"]]:
+        """The queries of each text, and the keys of each example, on a device that has float64."""
+        gathered = self.buffers[layer].pick(self.places, self.texts, self.examples)
+        device = float64_device(gathered.query.device)
+        query = gathered.query.to(device).unflatten(0, (-1, 1 if self.marked.reading == "plain" else 2))
+        flat = gathered.key.to(device).double()
+        table = [i * self.width + j for i, keys in enumerate(self.keys) for j in range(len(keys))]
+        key = flat.new_zeros((len(self.keys) * self.width, *flat.shape[1:]))
+        key[torch.tensor(table, dtype=torch.long, device=device)] = flat
+        return query, key.unflatten(0, (len(self.keys), self.width))
 
 
 def _run_chunk(
@@ -162,40 +205,3 @@ def _run_chunk(
     for batch in batches.run(examples, visit):
         if progress:
             progress(len(batch.examples))
-
-
-def _plan(marked: MarkedContrast, chunk: slice, seed: int) -> tuple[Plan, Tensor]:
-    """The plan of a chunk, and for each of its keys the place in the padded example by key table."""
-    examples = marked.examples[chunk]
-    rows = [[(which, key) for which, text in enumerate(e.texts) for key in text.keys] for e in examples]
-    width = max(map(len, rows))
-    side, text, cell = (torch.full((len(rows), width), fill) for fill in (0, 0, -1))
-    for i, keys in enumerate(rows):
-        for j, (which, key) in enumerate(keys):
-            side[i, j], text[i, j] = 1 if key.positive else -1, which
-            cell[i, j] = marked.cells.get(cell_of(key.labels), -1) if key.labels else -1
-    plan = make_plan(
-        side=side,
-        text=text,
-        cell=cell,
-        weight=torch.tensor([e.weight for e in examples]),
-        group_weight=torch.tensor(marked.group_weight[chunk]),
-        fold=torch.tensor(marked.fold[chunk]),
-        index=marked.group[chunk],
-        reading=marked.reading,
-        seed=seed,
-    )
-    table = torch.tensor([i * width + j for i, keys in enumerate(rows) for j in range(len(keys))])
-    return plan, table
-
-
-def _flush(moments: Moments, vectors: _Gathered, plan: Plan, table: Tensor, marked: MarkedContrast) -> None:
-    device = moments.product.device
-    plan = plan.to(device)
-    texts = 1 if marked.reading == "plain" else 2
-    query = vectors.query.to(device).unflatten(0, (-1, texts))
-    flat = vectors.key.to(device).double()
-    key = flat.new_zeros((plan.share.numel(), *flat.shape[1:]))
-    key[table.to(device)] = flat
-    key = key.unflatten(0, tuple(plan.share.shape))
-    accumulate(moments, query, reduce_keys(moments, key, plan), plan)

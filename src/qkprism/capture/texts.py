@@ -134,15 +134,15 @@ class _Signatures:
 
     def add(self, ids: Sequence[int], text: Text) -> None:
         """The signatures of the next example's text."""
-        own = [np.fromiter(_by_letters(text), np.uint64)]
+        found = [np.fromiter(_by_letters(text), np.uint64)]
         if self.size + len(ids) < MOST_SIGNATURES:
-            own.append(_without_one(ids))
-        self.found.append(np.concatenate(own))
+            found.append(_without_one(ids))
+        self.found.append(np.concatenate(found))
         self.size += len(self.found[-1])
 
     def shared(self, group: Sequence[int]) -> tuple[int, tuple[int, int]]:
         """How many groups share a signature with another, and two examples of the first such groups."""
-        example = np.repeat(np.arange(len(self.found)), [len(own) for own in self.found])
+        example = np.repeat(np.arange(len(self.found)), [len(one) for one in self.found])
         signature = np.concatenate(self.found)
         order = np.argsort(signature, kind="stable")
         signature, example = signature[order], example[order]

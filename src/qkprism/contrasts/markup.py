@@ -260,8 +260,8 @@ _IN_USE: WeakValueDictionary[tuple[Any, ...], _ReadOnly] = WeakValueDictionary()
 
 def _shared(*parts: Any) -> Labels:
     """One object for all spans with the same labels, given as their names, values and types (1 is not True)."""
-    if (known := _IN_USE.get(parts)) is not None:
-        return known
+    if (found := _IN_USE.get(parts)) is not None:
+        return found
     count = len(parts) // 3
     made = _IN_USE[parts] = _ReadOnly(zip(parts[:count], parts[count : 2 * count], strict=True))
     return made

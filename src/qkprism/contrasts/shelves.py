@@ -1,7 +1,7 @@
 """The shelf: the contrasts that come with the package, and what was found for each in a model.
 
 What was found in the default model is kept beside the templates in `found.json`, which `qkprism shelf --run` wrote into
-its folder, with where it comes from; the fields are those of `qkprism.studies.shelf_result.Row`:
+its folder, with where it comes from; the fields are those of `qkprism.studies.shelf_result.ShelfRow`:
 
     {"provenance": {"command": ..., "model": ..., "model_digest": ..., "versions": {...}, "n": 300, "seed": 0},
      "found": {"induction": {"digest": ..., "head": "L17H4", "accuracy": 0.98, "chance": 0.17, "rank": 9, ...}}}

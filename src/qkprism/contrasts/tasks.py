@@ -123,9 +123,12 @@ def task(
     >>> task("induction", n_train=10).contrast
     Contrast('induction', 10 examples)
 
-    seed        draws the prompts and decides which words are held out for the test
-    tokenizer   words that are not one token each are left out; without it all are taken
-    n_train     examples of each contrast; `n_search` to find heads with, `n_test` to test on
+    template    a name of the shelf, the path of a TOML file, or a `Template`
+    seed        draws the prompts and decides which words are held out for the test; default 0
+    tokenizer   words that are not one token each are left out; without it (default) all are taken. Give the model's
+    n_train     examples of each contrast; default 300. The contrast metric wants 1.6 for each dimension of a head
+    n_search    examples to find heads with; default 256
+    n_test      examples of held-out words; default 128
     """
     check_sizes(n_train=n_train, n_search=n_search, n_test=n_test)
     chosen = template if isinstance(template, Template) else read_template(template)
@@ -177,8 +180,8 @@ def fitting_words(
 def _whole(words: Sequence[str], tokenizer: Tokenizer, space: str) -> tuple[str, ...]:
     """The words that are one token each; of words that belong together, such as "hot/cold", every one."""
     parts = [part for word in words for part in word.split("/") if part]
-    known = set(fitting(parts, tokenizer, before="the", space=space))
-    return tuple(word for word in words if known.issuperset(word.split("/")))
+    whole_words = set(fitting(parts, tokenizer, before="the", space=space))
+    return tuple(word for word in words if whole_words.issuperset(word.split("/")))
 
 
 def _split(words: Sequence[str], template: Template, seed: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

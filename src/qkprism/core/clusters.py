@@ -43,9 +43,9 @@ def silhouettes(
     size, copied = sides.sum(0).split([len(labels), sides.shape[1] - len(labels)])
     sums, own_copies = sums[:, : len(labels)], sums[each, len(labels) + copies]
     others = size[index] - copied[copies]
-    own = (sums[each, index] - own_copies) / others.clamp(min=1)
+    within = (sums[each, index] - own_copies) / others.clamp(min=1)
     other = (sums / size).index_put((each, index), torch.tensor(torch.inf, dtype=points.dtype)).amin(1)
-    found = (other - own) / torch.maximum(own, other).clamp(min=1e-300)
+    found = (other - within) / torch.maximum(within, other).clamp(min=1e-300)
     return torch.where(others > 0, found, 0.0)
 
 

@@ -49,11 +49,6 @@ def every_fold(moments: Moments) -> Tensor:
     return torch.arange(len(moments.weight), device=moments.weight.device)
 
 
-def positive_covariance(moments: Moments) -> Float64[Tensor, "head d_head d_head"]:
-    """C+ = E[q k+^T]; C- is C+ minus the uncentred dC."""
-    return moments.positive_product / moments.weight.sum()
-
-
 def query_square(moments: Moments) -> Float64[Tensor, "head d_head d_head"]:
     """Sigma_q = E[q q^T] over the queries as the model has them, never centred."""
     return moments.query_square / moments.weight.sum()

@@ -85,15 +85,15 @@ def decompose_layer(
     provenance: Mapping[str, Any] | None = None,
 ) -> list[Feature]:
     """The features of every contrast in the given heads of one layer."""
-    for name, own in moments.items():
-        _check_finite(name, own, heads)
+    for name, of_contrast in moments.items():
+        _check_finite(name, of_contrast, heads)
     try:
         space = shared_space(moments, choices)
     except QKPrismError as error:
         raise QKPrismError(f"{heads[0]} to {heads[-1]}: {error}") from error
     found = []
-    for name, own in moments.items():
-        found.extend(_decompose_contrast(name, own, heads, scaling, space, choices, provenance or {}))
+    for name, of_contrast in moments.items():
+        found.extend(_decompose_contrast(name, of_contrast, heads, scaling, space, choices, provenance or {}))
     return found
 
 
@@ -261,9 +261,9 @@ def _spectra(
     queries = query_square(moments)
     missing = torch.full_like(strengths, torch.nan)
     balanced = balanced_factor(queries, space.within).whiten(covariance)
-    known = ~balanced.isnan().any(-1).any(-1)
+    balanced_heads = ~balanced.isnan().any(-1).any(-1)
     balanced_strengths = missing.clone()
-    balanced_strengths[known] = torch.linalg.svdvals(balanced[known])
+    balanced_strengths[balanced_heads] = torch.linalg.svdvals(balanced[balanced_heads])
     return {
         "strength": strengths,
         "raw": torch.linalg.svdvals(covariance),
@@ -286,7 +286,7 @@ def _own(space: Space, contrast: str, right: Tensor) -> Float64[Tensor, "head d_
         return torch.full(right.shape[:-1], torch.nan, dtype=right.dtype, device=right.device)
     dual = right @ space.factor.inverse
     share = space.shares[contrast]
-    part, whole = (torch.einsum("hia,hab,hib->hi", dual, own, dual) for own in (share.contrast, share.every))
+    part, whole = (torch.einsum("hia,hab,hib->hi", dual, form, dual) for form in (share.contrast, share.every))
     return part / whole
 
 

@@ -47,9 +47,9 @@ class Grouping:
     @classmethod
     def of(cls, named: Sequence[str | int | None], texts: Sequence[Sequence[bytes]]) -> Grouping:
         """From the name of each example's group (None: of its own) and the digests of its texts."""
-        given = [() if name is None else (name,) for name in named]
-        group = connected((*name, *digests) for name, digests in zip(given, texts, strict=True))
-        if len(set(group)) == len(set(connected(given))):
+        names = [() if name is None else (name,) for name in named]
+        group = connected((*name, *digests) for name, digests in zip(names, texts, strict=True))
+        if len(set(group)) == len(set(connected(names))):
             return cls(tuple(group), 0)
         seen: set[bytes] = set()
         repeated = 0

@@ -62,8 +62,6 @@ class Moments:
     product: Float64[Tensor, "head d_head d_head"]
     gap_square: Float64[Tensor, " head"]
     fold_product: Float[Tensor, "fold head d_head d_head"]
-    positive: Float64[Tensor, "kv_head d_head"]
-    positive_product: Float64[Tensor, "head d_head d_head"]
     query_square: Float64[Tensor, "head d_head d_head"]
     difference_square: Float64[Tensor, "kv_head d_head d_head"]
     flip_weight: Float64[Tensor, " flip"]
@@ -105,8 +103,6 @@ class Moments:
             product=double(head, d, d),
             gap_square=double(head),
             fold_product=single(N_FOLDS, head, d, d),
-            positive=double(kv, d),
-            positive_product=double(head, d, d),
             query_square=double(head, d, d),
             difference_square=double(kv, d, d),
             flip_weight=double(N_FLIPS),
@@ -182,26 +178,26 @@ class Moments:
 def _axis(name: str) -> dict[str, int]:
     """The sums that have an axis of this name, and which it is: their types say so."""
     axes = {field.name: re.findall(r"\w+", str(field.type).partition(",")[2]) for field in fields(Moments)}
-    return {field: own.index(name) for field, own in axes.items() if name in own}
+    return {field: axis.index(name) for field, axis in axes.items() if name in axis}
 
 
 def pack(sums: Mapping[str, Moments]) -> dict[str, Tensor]:
     """All tensors of some moments under `name/tensor`, as a file holds them."""
-    return {f"{name}/{key}": tensor for name, own in sums.items() for key, tensor in own.tensors().items()}
+    return {f"{name}/{key}": tensor for name, total in sums.items() for key, tensor in total.tensors().items()}
 
 
 def unpack(tensors: Mapping[str, Tensor], name: str, reading: Reading, kv_index: Sequence[int]) -> Moments:
     """The moments that `pack` put under a name."""
-    own = {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
-    return Moments(reading=reading, kv_index=tuple(kv_index), **own)
+    found = {key.removeprefix(f"{name}/"): t for key, t in tensors.items() if key.startswith(f"{name}/")}
+    return Moments(reading=reading, kv_index=tuple(kv_index), **found)
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is done with the vectors of some examples, the same for every layer and head.
 
-    `coefficient` turns the marked keys of an example into its rows: one a slot, the mean positive key, and the
-    slots of each shuffle. `share` is 1/m for each of its m marked keys. A padded key has zeros in both.
+    `coefficient` turns the marked keys of an example into its rows: one a slot, and the slots of each
+    shuffle. `share` is 1/m for each of its m marked keys. A padded key has zeros in both.
     """
 
     reading: Reading
@@ -245,7 +241,6 @@ def make_plan(
     for i, (rng, count) in enumerate(zip(rngs, (side != 0).sum(1).tolist(), strict=True)):
         order[i, :, side[i] != 0] = torch.tensor(rng.random((N_SHUFFLES, count)))
     rows = list(_slot_rows(side, text, reading))
-    rows.append(_mean_row((side > 0) & (text == 0)))
     for shuffle in range(N_SHUFFLES):
         if reading == "plain":
             rows.extend(_slot_rows(_shuffled(side, order[:, shuffle]), text, reading))
@@ -324,51 +319,49 @@ def accumulate(
     slots = slots_of(plan.reading)
     q = rearrange(slot_queries(query.double(), plan.reading), "slot example head d -> slot head example d")
     d = rearrange(rows.double(), "row example kv d -> row kv example d")
-    q, difference, positive = q * weight[:, None], d[:slots], d[slots]
-    own = difference[:, kv]
-    _add_folds(moments, q, difference * weight[:, None], own, plan.fold[by_fold], weight)
+    q, difference = q * weight[:, None], d[:slots]
+    by_head = difference[:, kv]
+    _add_folds(moments, q, difference * weight[:, None], by_head, plan.fold[by_fold], weight)
     moments.group_square.index_add_(0, plan.fold, plan.weight * plan.group_weight)
-    gap = einsum(q, own, "slot head example d, slot head example d -> head example")  # q is weighted
+    gap = einsum(q, by_head, "slot head example d, slot head example d -> head example")  # q is weighted
     moments.gap_square.add_((gap.square() / weight).sum(1))
-    moments.positive.add_((positive * weight[:, None]).sum(1))
-    moments.positive_product.add_(q[0].mT @ positive[kv])
     texts = rearrange(query.double(), "example text head d -> head (example text) d")
     repeated = weight.repeat_interleave(query.shape[1])[:, None] / query.shape[1]
     moments.query_square.add_((texts * repeated).mT @ texts)
-    whole = difference.sum(0)
-    moments.difference_square.add_((whole * weight[:, None]).mT @ whole)
-    _add_flips(moments, q, difference * weight[:, None], own, sign, weight)
-    _add_shuffles(moments, q, rearrange(d[slots + 1 :], "(shuffle slot) ... -> shuffle slot ...", slot=slots), weight)
+    both_slots = difference.sum(0)
+    moments.difference_square.add_((both_slots * weight[:, None]).mT @ both_slots)
+    _add_flips(moments, q, difference * weight[:, None], by_head, sign, weight)
+    _add_shuffles(moments, q, rearrange(d[slots:], "(shuffle slot) ... -> shuffle slot ...", slot=slots), weight)
 
 
 def _add_folds(
-    moments: Moments, q: Tensor, weighted: Tensor, own: Tensor, fold: Tensor, weight: Float64[Tensor, " example"]
+    moments: Moments, q: Tensor, weighted: Tensor, by_head: Tensor, fold: Tensor, weight: Float64[Tensor, " example"]
 ) -> None:
     """Products of all and by fold; examples are sorted by fold."""
     moments.count.index_add_(0, fold, torch.ones_like(weight))
     moments.weight.index_add_(0, fold, weight)
     moments.weight_square.index_add_(0, fold, weight**2)
-    moments.product.add_((q.mT @ own).sum(0))
+    moments.product.add_((q.mT @ by_head).sum(0))
     end = 0
     for number, size in enumerate(torch.bincount(fold, minlength=N_FOLDS).tolist()):
         start, end = end, end + size
         if size:
             part = slice(start, end)
-            moments.fold_product[number] += (q[:, :, part].mT @ own[:, :, part]).sum(0)
+            moments.fold_product[number] += (q[:, :, part].mT @ by_head[:, :, part]).sum(0)
             moments.query[:, number] += q[:, :, part].sum(2)
             moments.difference[:, number] += weighted[:, :, part].sum(2)
 
 
 def _add_flips(
-    moments: Moments, q: Tensor, weighted: Tensor, own: Tensor, sign: Tensor, weight: Float64[Tensor, " example"]
+    moments: Moments, q: Tensor, weighted: Tensor, by_head: Tensor, sign: Tensor, weight: Float64[Tensor, " example"]
 ) -> None:
     """Copies with a random sign on each example, in which no query belongs to its difference."""
     moments.flip_weight.add_(sign @ weight)
     moments.flip_query.add_(einsum(sign, q, "flip example, slot head example d -> flip slot head d"))
     moments.flip_difference.add_(einsum(sign, weighted, "flip example, slot kv example d -> flip slot kv d"))
-    q, own = q.float(), own.float()
+    q, by_head = q.float(), by_head.float()
     for flip, signs in enumerate(sign.float()):
-        moments.flip_product[flip] += ((q * signs[:, None]).mT @ own).sum(0)
+        moments.flip_product[flip] += ((q * signs[:, None]).mT @ by_head).sum(0)
 
 
 def _add_shuffles(

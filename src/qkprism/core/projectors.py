@@ -86,9 +86,9 @@ def oblique(shared: MetricRoot, columns: Sequence[Columns]) -> tuple[list[Subspa
     condition = float(values[0] / values[-1]) if len(values) else 1.0
     if len(values) and values[-1] < DEPENDENT * values[0]:
         return None, condition
-    parts = torch.linalg.pinv(joint).split([own.shape[1] for own in columns])
+    parts = torch.linalg.pinv(joint).split([column.shape[1] for column in columns])
     return [
-        Subspace(shared.root @ own, rows @ shared.inverse) for own, rows in zip(columns, parts, strict=True)
+        Subspace(shared.root @ column, rows @ shared.inverse) for column, rows in zip(columns, parts, strict=True)
     ], condition
 
 
@@ -146,7 +146,7 @@ def joint_projectors(features: Sequence[Feature], *, queries: bool = False) -> J
     else:
         found, condition = oblique(shared, [key_columns(f, shared) for f in features])
     if found is not None:
-        return Joint({f.contrast: own for f, own in zip(features, found, strict=True)}, condition)
+        return Joint({f.contrast: one for f, one in zip(features, found, strict=True)}, condition)
     if math.isinf(condition):
         ranks = " + ".join(str(f.rank) for f in features)
         why = f"ranks {ranks} exceed d_head {features[0].d_head}"

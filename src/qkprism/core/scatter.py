@@ -36,8 +36,8 @@ class Scatter:
         """Add some examples."""
         if not len(values):
             return
-        own, n = values.mean(0), self.n + len(values)
-        apart, deviation = own - self.mean, values - own
+        mean, n = values.mean(0), self.n + len(values)
+        apart, deviation = mean - self.mean, values - mean
         self.products += deviation.mT @ deviation + torch.outer(apart, apart) * (self.n * len(values) / n)
         self.mean += apart * (len(values) / n)
         self.n = n
@@ -48,11 +48,11 @@ class Scatter:
 
     def ratio(self, above: int, below: int) -> tuple[float, float]:
         """The ratio of two means with its standard error."""
-        whole = float(self.mean[below])
-        if whole == 0:
+        denominator = float(self.mean[below])
+        if denominator == 0:
             return math.nan, math.nan
-        ratio = float(self.mean[above]) / whole
-        return ratio, self._error(self._squares(above, below, -ratio)) / abs(whole)
+        ratio = float(self.mean[above]) / denominator
+        return ratio, self._error(self._squares(above, below, -ratio)) / abs(denominator)
 
     def difference(self, first: int, second: int) -> tuple[float, float, float]:
         """The mean difference of two values, its standard error, and the root mean square of the differences."""

@@ -155,8 +155,8 @@ def sequential(shared: MetricRoot, columns: Sequence[Columns]) -> Float64[Tensor
     """The forms of the paper's attribution, from whitened query directions in the order they are projected out."""
     left = torch.eye(len(columns[0]), dtype=torch.float64)
     forms = []
-    for own in columns:
-        taken = orthogonal(shared, own).projector @ left
+    for column in columns:
+        taken = orthogonal(shared, column).projector @ left
         forms.append(taken.mT)
         left = left - taken
     return torch.stack(forms)
@@ -165,8 +165,8 @@ def sequential(shared: MetricRoot, columns: Sequence[Columns]) -> Float64[Tensor
 def _extremes(features: Sequence[Feature]) -> tuple[Tensor, Tensor]:
     """The form of each feature when it comes first, and when it comes last."""
     shared, columns = _query_spans(features)
-    first = torch.stack([orthogonal(shared, own).projector.mT for own in columns])
-    last = [sequential(shared, [*columns[:i], *columns[i + 1 :], own])[-1] for i, own in enumerate(columns)]
+    first = torch.stack([orthogonal(shared, column).projector.mT for column in columns])
+    last = [sequential(shared, [*columns[:i], *columns[i + 1 :], column])[-1] for i, column in enumerate(columns)]
     return first, torch.stack(last)
 
 

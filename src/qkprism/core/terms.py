@@ -90,10 +90,10 @@ class AttributionSums:
         weight: Float[Tensor, " example"],
     ) -> None:
         """Add some examples."""
-        whole = gap.sum(-1, keepdim=True)
-        gap = torch.cat([gap, whole], -1)
+        total = gap.sum(-1, keepdim=True)
+        gap = torch.cat([gap, total], -1)
         self.gap.add(gap, weight)
-        self.product.add(gap * whole, weight)
+        self.product.add(gap * total, weight)
         for means, shares in ((self.variance, variance), (self.variance_marked, variance_marked)):
             varies = shares.isfinite().flatten(1).all(1)  # logits of one token, or all equal, have no shares
             means.add(shares[varies], weight[varies])
@@ -108,9 +108,9 @@ class AttributionSums:
     def gap_share(self) -> tuple[Float64[Tensor, "head term"], Float64[Tensor, "head term"]]:
         """mean(term) / mean(gap), with the standard error of a ratio of means."""
         mean, square, product = self.gap.mean(), self.gap.squares / self.gap.weight, self.product.mean()
-        whole = mean[:, -1:]
-        share = mean / whole
+        total = mean[:, -1:]
+        share = mean / total
         variance = square - 2 * share * product + share.square() * product[:, -1:]
         effective = self.gap.weight**2 / self.gap.weight_square
         error = (variance.clamp(min=0) / (effective - 1)).sqrt() if effective > 1 else torch.full_like(mean, torch.nan)
-        return share[:, :-1], (error / whole.abs())[:, :-1]
+        return share[:, :-1], (error / total.abs())[:, :-1]

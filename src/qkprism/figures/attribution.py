@@ -47,8 +47,8 @@ class BarsView:
 
     def reach(self, token: int) -> tuple[float, float]:
         """How far down and up the bars of a token go."""
-        own = [term[token] for term in self.terms if math.isfinite(term[token])]
-        return sum(v for v in own if v < 0), sum(v for v in own if v > 0)
+        heights = [term[token] for term in self.terms if math.isfinite(term[token])]
+        return sum(v for v in heights if v < 0), sum(v for v in heights if v > 0)
 
     def span(self) -> tuple[float, float]:
         """The axis, without the few tokens (often the first, a sink) that would flatten all others."""
@@ -286,7 +286,7 @@ def _draw_marks(fig: go.Figure, attribution: Attribution) -> None:
     if attribution.query in place:
         marks.append((attribution.query, "query"))
     for mark in dict.fromkeys([*MARKS, *(mark for _, mark in marks)]):
-        at_mark = [place[at] for at, own in marks if own == mark]
+        at_mark = [place[at] for at, sign in marks if sign == mark]
         if not at_mark:
             continue
         fig.add_scatter(
@@ -390,7 +390,7 @@ def _cut_words(attribution: Attribution) -> str:
 
 def _overlap(method: str, angles: Mapping[str, Sequence[float]], condition: float) -> str:
     side = "query" if method in ("sequential", "shapley") else "key"
-    named = [f"{shortened(pair)} {min(own):.0f}°" for pair, own in angles.items() if len(own)]
+    named = [f"{shortened(pair)} {min(degrees):.0f}°" for pair, degrees in angles.items() if len(degrees)]
     if not named:
         return ""
     size = number(condition) if math.isfinite(condition) else "infinite"

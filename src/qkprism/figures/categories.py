@@ -128,9 +128,9 @@ def _draw(fig: go.Figure, number: int, panel: CloudPanel, scope: Scope) -> None:
     step = max(1, -(-len(labels) // _MOST))
     for i, category in enumerate(scope.categories):
         color, symbol = FEATURE_COLORS[i % len(FEATURE_COLORS)], _SYMBOLS[i // len(FEATURE_COLORS) % len(_SYMBOLS)]
-        own = [at for at in range(0, len(labels), step) if labels[at] == category]
+        of_category = [at for at in range(0, len(labels), step) if labels[at] == category]
         look = {"symbol": symbol, "size": 5, "color": color, "opacity": 0.55}
-        _points(fig, number, panel.key[own], panel.first, category, look, legend=number == 1)
+        _points(fig, number, panel.key[of_category], panel.first, category, look, legend=number == 1)
         if panel.query is not None:
             queries = [at for at, value in enumerate(asked) if value == category]
             star = {"symbol": "star", "size": 11, "color": color, "line": {"color": INK, "width": 1}}

@@ -30,7 +30,7 @@ def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = W
     fig = make_subplots(rows=1, cols=len(heads), shared_yaxes=True, horizontal_spacing=0.03)
     for panel, head in enumerate(heads, 1):
         for step, rule in enumerate(RULES):
-            _draw(fig, panel, [_ranks(own, rule) for own in cases_of(scope, head)], rule, step)
+            _draw(fig, panel, [_ranks(case, rule) for case in cases_of(scope, head)], rule, step)
         name_panel(fig, panel, str(head))
         fig.layout[axis("xaxis", panel)].update(
             tickvals=[0, 1, 2, 3], ticktext=list(CASES), range=[-0.5, 3.5], tickfont={"size": 11}
@@ -62,13 +62,13 @@ def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = W
 
 
 def _highest(scope: Scope, heads: Sequence[Head]) -> int:
-    cases = [own for head in heads for own in cases_of(scope, head)]
-    return max([1, *(rank for own in cases for rule in RULES for rank in _ranks(own, rule))])
+    cases = [case for head in heads for case in cases_of(scope, head)]
+    return max([1, *(rank for case in cases for rule in RULES for rank in _ranks(case, rule))])
 
 
 def cases_of(scope: Scope, head: Head) -> list[list[Feature]]:
     """The features of every case, in the order of `CASES`."""
-    single = [[own[name, head] for name in scope.categories] for own in (scope.uncentred, scope.features)]
+    single = [[found[name, head] for name in scope.categories] for found in (scope.uncentred, scope.features)]
     return [*single, [scope.uncentred["pooled", head]], [scope.features["pooled", head]]]
 
 
@@ -78,8 +78,10 @@ def _ranks(features: Sequence[Feature], rule: str) -> list[int]:
 
 def _draw(fig: go.Figure, panel: int, ranks: Sequence[Sequence[int]], rule: str, step: int) -> None:
     title, symbol, color = RULES[rule]
-    shown = [(case + 0.18 * (step - 1), sorted(own)) for case, own in enumerate(ranks) if own]
-    middle = [own[len(own) // 2] for _, own in shown]
+    shown = [
+        (case + 0.18 * (step - 1), sorted(ranks_of_case)) for case, ranks_of_case in enumerate(ranks) if ranks_of_case
+    ]
+    middle = [ranks_of_case[len(ranks_of_case) // 2] for _, ranks_of_case in shown]
     fig.add_scatter(
         x=[at for at, _ in shown],
         y=middle,
@@ -91,13 +93,17 @@ def _draw(fig: go.Figure, panel: int, ranks: Sequence[Sequence[int]], rule: str,
         error_y={
             "type": "data",
             "symmetric": False,
-            "array": [own[-1] - m for (_, own), m in zip(shown, middle, strict=True)],
-            "arrayminus": [m - own[0] for (_, own), m in zip(shown, middle, strict=True)],
+            "array": [ranks_of_case[-1] - m for (_, ranks_of_case), m in zip(shown, middle, strict=True)],
+            "arrayminus": [m - ranks_of_case[0] for (_, ranks_of_case), m in zip(shown, middle, strict=True)],
             "color": color,
             "thickness": 2,
             "width": 4,
         },
-        hovertext=[f"{title}: {own[0]}" + (f" to {own[-1]}" if own[-1] > own[0] else "") for _, own in shown],
+        hovertext=[
+            f"{title}: {ranks_of_case[0]}"
+            + (f" to {ranks_of_case[-1]}" if ranks_of_case[-1] > ranks_of_case[0] else "")
+            for _, ranks_of_case in shown
+        ],
         hoverinfo="text",
         xaxis=axis("x", panel),
         yaxis=axis("y", panel),

@@ -26,9 +26,9 @@ def crossing_figure(
     side = (width - _LEFT - _RIGHT - 24 * (len(found) - 1)) // len(found)
     height = max(180, min(side, _CELL * len(order)))
     fig = make_subplots(rows=1, cols=len(found), shared_yaxes=True, horizontal_spacing=24 / (width - _LEFT - _RIGHT))
-    for panel, (name, own) in enumerate(found, 1):
-        _draw(fig, panel, own, order)
-        name_panel(fig, panel, f"{own.head}: {name}")
+    for panel, (name, crossing) in enumerate(found, 1):
+        _draw(fig, panel, crossing, order)
+        name_panel(fig, panel, f"{crossing.head}: {name}")
     fig.update_xaxes(tickangle=-60, tickfont={"size": 11}, showgrid=False)
     fig.update_yaxes(autorange="reversed", tickfont={"size": 11}, showgrid=False)
     bar = {"title": {"text": "gain", "side": "top"}, "thickness": 12, "x": 1.01, "xanchor": "left"}
@@ -36,13 +36,13 @@ def crossing_figure(
         coloraxis={"colorscale": [*DIVERGING], "cmid": 0, "cmin": -1, "cmax": 1, "colorbar": bar},
         yaxis={"title": {"text": "asked for"}},
     )
-    return _finished(fig, subtitle, _caption([own for _, own in found], lists), width, height).update_layout(
+    return _finished(fig, subtitle, _caption([crossing for _, crossing in found], lists), width, height).update_layout(
         plot_bgcolor=MISSING
     )
 
 
 def _caption(found: Sequence[Crossing], lists: int) -> str:
-    errors = torch.stack([own.error for own in found])
+    errors = torch.stack([one.error for one in found])
     sure = errors[errors.isfinite()]
     spread = f", at most {float(sure.max()):.2f} here (the median is {float(sure.median()):.2f})" if len(sure) else ""
     return (
@@ -69,9 +69,9 @@ def _finished(fig: go.Figure, subtitle: str, caption: str, width: int, height: i
     )
 
 
-def _draw(fig: go.Figure, panel: int, own: Crossing, order: Sequence[str]) -> None:
-    places = [own.labels.index(name) for name in order]
-    gain, error, lists = (table[places][:, places].tolist() for table in (own.gain, own.error, own.n))
+def _draw(fig: go.Figure, panel: int, crossing: Crossing, order: Sequence[str]) -> None:
+    places = [crossing.labels.index(name) for name in order]
+    gain, error, lists = (table[places][:, places].tolist() for table in (crossing.gain, crossing.error, crossing.n))
     names = [plain(name) for name in order]
     fig.add_heatmap(
         z=[[known(value) for value in row] for row in gain],

@@ -301,13 +301,13 @@ def _feature_style(panel: _HeadPanel) -> dict[str, Any]:
 
 def _name_methods(fig: go.Figure, panel: int, groups: Sequence[Group]) -> None:
     for method in dict.fromkeys(group.method for group in groups):
-        own = [group.at for group in groups if group.method == method]
+        places = [group.at for group in groups if group.method == method]
         fig.add_annotation(
             text=plain(method),
             name="method",
             xref=axis("x", panel),
             yref=f"{axis('y', panel)} domain",
-            x=(own[0] + own[-1]) / 2,
+            x=(places[0] + places[-1]) / 2,
             y=1,
             yanchor="bottom",
             yshift=2,
@@ -321,7 +321,10 @@ def _draw_legend(fig: go.Figure, height: int) -> None:
     entries: list[tuple[str, str, str, dict[str, Any]]] = [
         ("feature", f"feature: beats all but {listed(WEAK)}", "markers", {"marker": _still("circle", INK, 11)}),
         ("feature", "feature: does not", "markers", {"marker": _still("circle-open", INK, 11)}),
-        *((own.name, own.title, "markers", {"marker": _still(own.mark, own.color, 7)}) for own in RIVALS),
+        *(
+            (control.name, control.title, "markers", {"marker": _still(control.mark, control.color, 7)})
+            for control in RIVALS
+        ),
         ("spread", "spread over draws", "lines", {"line": _PALE}),
         *((end.name, end.title, "lines", {"line": _line(end)}) for end in SHARED),
     ]
@@ -380,9 +383,9 @@ def _values(effects: Effects, measure: str, trace: _Trace) -> tuple[list[float |
 def _range(heights: Iterable[Sequence[float | None]], errors: Iterable[Sequence[float | None]]) -> list[float]:
     """From the lowest to the highest end of an error bar, with 0 if it is near."""
     ends = []
-    for own, error in zip(heights, errors, strict=True):
-        sizes = error or [0.0] * len(own)
-        ends += [h + side * (e or 0.0) for h, e in zip(own, sizes, strict=True) if h is not None for side in (-1, 1)]
+    for height, error in zip(heights, errors, strict=True):
+        sizes = error or [0.0] * len(height)
+        ends += [h + side * (e or 0.0) for h, e in zip(height, sizes, strict=True) if h is not None for side in (-1, 1)]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     if abs(low) < 0.5 * (high - low) or abs(high) < 0.5 * (high - low):
         low, high = min(low, 0.0), max(high, 0.0)

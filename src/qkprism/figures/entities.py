@@ -30,10 +30,10 @@ def entities_figure(ranks: EntityRanks, *, width: int = WIDTH) -> go.Figure:
         for column, (rule, words) in enumerate(RULES.items()):
             panel = len(RULES) * row + column + 1
             for i, head in enumerate(heads):
-                own = frame[(frame["contrast"] == contrast) & (frame["head"] == head)]
+                rows = frame[(frame["contrast"] == contrast) & (frame["head"] == head)]
                 fig.add_scatter(
-                    x=own["entities"].tolist(),
-                    y=[known(value) for value in own[rule]],
+                    x=rows["entities"].tolist(),
+                    y=[known(value) for value in rows[rule]],
                     mode="lines+markers",
                     name=plain(head),
                     legendgroup=head,

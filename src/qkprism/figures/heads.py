@@ -193,9 +193,9 @@ def _rank_map(features: Features, width: int) -> go.Figure:
     height = len(names) * grid.height + (len(names) - 1) * _BETWEEN
     fig = make_subplots(rows=len(names), cols=1, vertical_spacing=_BETWEEN / height if len(names) > 1 else 0)
     for panel, name in enumerate(names, 1):
-        own = _of_contrast(features, name)
-        values = {head: _known(feature.rank_heldout) for head, feature in own.items()}
-        texts = {head: _summary_text(feature) for head, feature in own.items()}
+        of_contrast = _of_contrast(features, name)
+        values = {head: _known(feature.rank_heldout) for head, feature in of_contrast.items()}
+        texts = {head: _summary_text(feature) for head, feature in of_contrast.items()}
         draw_map(fig, panel, grid, values, texts, letters=_whole, absent="not computed")
         name_panel(fig, panel, shortened(name, max(12, grid.width // 8)), color=feature_color(name, names))
         if panel < len(names):

@@ -91,8 +91,8 @@ def _draw_both(
     values: Sequence[Any],
 ) -> None:
     """Keys as dots, queries as open diamonds."""
-    for points, own, is_query in zip(sides, labels, (False, True), strict=True):
-        _draw(fig, panel, points, own, values, open_marks=is_query)
+    for points, label, is_query in zip(sides, labels, (False, True), strict=True):
+        _draw(fig, panel, points, label, values, open_marks=is_query)
 
 
 def _values(labels: Sequence[Any] | None) -> list[Any]:

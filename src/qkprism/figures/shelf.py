@@ -95,7 +95,7 @@ def _best(shelf: Shelf) -> dict[Head, tuple[str, float]]:
     found: dict[Head, tuple[str, float]] = {}
     for place, head in enumerate(shelf.heads):
         clear = [(_above(shelf, i, place), row.contrast) for i, row in enumerate(shelf.rows)]
-        value, name = max((own for own in clear if not math.isnan(own[0])), default=(0.0, ""))
+        value, name = max((candidate for candidate in clear if not math.isnan(candidate[0])), default=(0.0, ""))
         if value >= BETTER:
             found[head] = (name, value)
     return found

@@ -208,8 +208,8 @@ def _draw_explained(fig: go.Figure, spectrum: Spectrum, shown: int) -> None:
             marker={"size": 6 if shown <= 40 else 4},
             legend="legend3",
             hovertext=[
-                f"first {r}: {_percent(own)} explained, ceiling {_percent(most)}"
-                for r, own, most in zip(numbers, explained, ceiling, strict=True)
+                f"first {r}: {_percent(share)} explained, ceiling {_percent(most)}"
+                for r, share, most in zip(numbers, explained, ceiling, strict=True)
             ],
             hoverinfo="text",
             xaxis="x3",

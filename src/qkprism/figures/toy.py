@@ -54,8 +54,8 @@ def _selected(cells: list[Cell]) -> list[Cell]:
     """Two heads of every kind: the fullest one with room, and the most superposed."""
     found: list[Cell] = []
     for kind in sorted({kind_of(cell) for cell in cells}):
-        own = [cell for cell in cells if kind_of(cell) == kind]
-        own.sort(key=lambda cell: (sum(cell.task.ranks), -abs(cell.task.r1 - cell.task.r2)))
-        roomy = [cell for cell in own if sum(cell.task.ranks) < cell.d_head]
-        found += dict.fromkeys([*roomy[-1:], own[-1]])
+        of_kind = [cell for cell in cells if kind_of(cell) == kind]
+        of_kind.sort(key=lambda cell: (sum(cell.task.ranks), -abs(cell.task.r1 - cell.task.r2)))
+        roomy = [cell for cell in of_kind if sum(cell.task.ranks) < cell.d_head]
+        found += dict.fromkeys([*roomy[-1:], of_kind[-1]])
     return found[:SHOWN]

@@ -31,8 +31,8 @@ def cloud_figure(points: Sequence[Point], *, width: int = WIDTH) -> go.Figure:
     )
     for column, cell in enumerate(cells, 1):
         for side, symbol in SYMBOLS.items():
-            own = [point for point in points if point.cell == cell and point.side == side]
-            fig.add_trace(_trace(own, side, symbol, cell, showlegend=column == 1), row=1, col=column)
+            of_side = [point for point in points if point.cell == cell and point.side == side]
+            fig.add_trace(_trace(of_side, side, symbol, cell, showlegend=column == 1), row=1, col=column)
     plain = {"showticklabels": False, "gridcolor": GRID, "zerolinecolor": GRID, "showbackground": False}
     axes = {f"{letter}axis": {**plain, "title": {"text": ""}} for letter in "xyz"}
     fig.update_scenes(aspectmode="cube", camera={"eye": {"x": 1.3, "y": 1.0, "z": 0.8}}, **axes)

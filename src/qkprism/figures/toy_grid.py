@@ -78,7 +78,7 @@ def rank_menu(
         {
             "label": RULES[rule],
             "method": "update",
-            "args": [{"visible": [own in (None, rule) for own in owners]}, {"title.text": one.layout.title.text}],
+            "args": [{"visible": [owner in (None, rule) for owner in owners]}, {"title.text": one.layout.title.text}],
         }
         for rule, one in figures.items()
     ]
@@ -160,13 +160,13 @@ def _panels(rows: Sequence[Any], width: int) -> tuple[go.Figure, list[list[Any]]
         horizontal_spacing=72 / width,
         vertical_spacing=_BETWEEN / _height(len(kinds)) if lines > 1 else 0,
     )
-    for number, own in enumerate(kinds.values(), 1):
-        ranks = [r for row in own for r in row.cell.task.ranks]
+    for number, of_kind in enumerate(kinds.values(), 1):
+        ranks = [r for row in of_kind for r in row.cell.task.ranks]
         low, high = min(ranks), max(ranks)
         for letter, name in (("x", "true r1"), ("y", "true r2")):
             shown = {"title_text": name, "dtick": 1, "range": [low - 0.5, high + 0.5], "showgrid": False}
             fig.layout[f"{letter}axis{number}"].update(**shown)
-        _draw_limit(fig, number, own[0].cell.d_head, low, high)
+        _draw_limit(fig, number, of_kind[0].cell.d_head, low, high)
     return fig, [*kinds.values()]
 
 

@@ -95,10 +95,10 @@ def rank_size_figure(ranks: Sequence[RankAt], *, width: int = WIDTH) -> go.Figur
     """How often each rule finds the true rank, by the number of examples and the threshold."""
     fig = make_subplots(rows=1, cols=3, subplot_titles=[f"<b>{t}</b>" for t in RULES.values()], horizontal_spacing=0.06)
     for panel, rule in enumerate(RULES, 1):
-        own = [row for row in ranks if row.rule == rule]
-        for threshold, dash in zip(sorted({row.threshold for row in own}), _DASHES, strict=False):
-            _shares(fig, panel, rule, dash, threshold, [row for row in own if row.threshold == threshold])
-        ticks = sorted({row.n for row in own})
+        by_rule = [row for row in ranks if row.rule == rule]
+        for threshold, dash in zip(sorted({row.threshold for row in by_rule}), _DASHES, strict=False):
+            _shares(fig, panel, rule, dash, threshold, [row for row in by_rule if row.threshold == threshold])
+        ticks = sorted({row.n for row in by_rule})
         fig.layout[axis("xaxis", panel)].update(title_text="examples a contrast", type="log", tickvals=ticks)
         fig.layout[axis("yaxis", panel)].update(range=[0, 1.05], title_text="share exact" if panel == 1 else "")
     return finish_panels(

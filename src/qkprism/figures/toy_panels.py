@@ -84,10 +84,10 @@ def slack_panels(
         horizontal_spacing=72 / width,
         vertical_spacing=_BETWEEN / height if lines > 1 else 0,
     )
-    for panel, own in enumerate(panels.values(), 1):
+    for panel, of_panel in enumerate(panels.values(), 1):
         for name, belongs in series.items():
-            _line(fig, panel, name, [row for row in own if belongs(row)], value, looks[name])
-        _superposed(fig, panel, [slack(row) for row in own])
+            _line(fig, panel, name, [row for row in of_panel if belongs(row)], value, looks[name])
+        _superposed(fig, panel, [slack(row) for row in of_panel])
         fig.layout[axis("xaxis", panel)].update(title_text="r1 + r2 − d_head", dtick=2)
         fig.layout[axis("yaxis", panel)].update(title_text=y if panel % 2 else "", rangemode="tozero")
     return fig, height

@@ -135,10 +135,10 @@ def _by_method(rows: Sequence[Swap], value: Callable[[Swap], float], *, y: str, 
 def matched_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
     """Targets that differ in z1 only: z1's feature moves the attention."""
     shown = [row for row in swaps if row.target == "z1"]
-    own = {(row.cell, row.control): row.on_target for row in shown if row.control in ("none", "full")}
+    limits = {(row.cell, row.control): row.on_target for row in shown if row.control in ("none", "full")}
 
     def moved(row: Swap) -> float:
-        none, full = own[row.cell, "none"], own[row.cell, "full"]
+        none, full = limits[row.cell, "none"], limits[row.cell, "full"]
         return (row.on_target - none) / (full - none)
 
     fig, height = _by_method([row for row in shown if row.feature == "z1"], moved, y="share of the shift", width=width)

@@ -119,23 +119,23 @@ def _color(method: str, methods: Sequence[str]) -> str:
 
 
 def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
-    edits = [own for own in series if any(math.isfinite(check.tv) for check in own.checks)]
-    for at, own in enumerate(edits):
-        _draw_column(fig, panel, own, at, lambda check: (check.tv, check.tv_error), "median")
-        _count_nearer(fig, panel, own, at)
+    edits = [one for one in series if any(math.isfinite(check.tv) for check in one.checks)]
+    for at, one in enumerate(edits):
+        _draw_column(fig, panel, one, at, lambda check: (check.tv, check.tv_error), "median")
+        _count_nearer(fig, panel, one, at)
     _line(fig, panel, 0, "perfect")
     _line(fig, panel, 1, "no edit")
-    methods = list(dict.fromkeys(own.method for own in edits))
-    places = {method: [at for at, own in enumerate(edits) if own.method == method] for method in methods}
+    methods = list(dict.fromkeys(edit.method for edit in edits))
+    places = {method: [at for at, edit in enumerate(edits) if edit.method == method] for method in methods}
     fig.layout[f"xaxis{panel}"].update(
-        tickvals=[sum(own) / len(own) for own in places.values()],
+        tickvals=[sum(spots) / len(spots) for spots in places.values()],
         ticktext=[plain(method) for method in methods],
         tickangle=-30,
         tickfont={"size": 11},
         range=[-0.6, max(1, len(edits)) - 0.4],
         showgrid=False,
     )
-    ends = [check.tv for own in edits for check in own.checks if math.isfinite(check.tv)] + [0.0, 1.0]
+    ends = [check.tv for edit in edits for check in edit.checks if math.isfinite(check.tv)] + [0.0, 1.0]
     margin = 0.06 * (max(ends) - min(ends))
     fig.layout[f"yaxis{panel}"].update(
         title_text="total variation / that of no edit", range=[min(ends) - margin, max(ends) + 2.5 * margin]
@@ -145,13 +145,13 @@ def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None
 
 
 def _draw_parts(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
-    for own in series:
-        x, y = [check.true_part for check in own.checks], [check.part for check in own.checks]
-        errors = [check.part_error_error for check in own.checks]
-        _draw_dots(fig, panel, own, x, y, errors)
-        some = own.mattering
-        _draw_whole(fig, panel, own, _mean([c.true_part for c in some]), _mean([c.part for c in some]), "mean")
-    values = [v for own in series for c in own.checks for v in (c.true_part, c.part) if math.isfinite(v)] + [0.0]
+    for one in series:
+        x, y = [check.true_part for check in one.checks], [check.part for check in one.checks]
+        errors = [check.part_error_error for check in one.checks]
+        _draw_dots(fig, panel, one, x, y, errors)
+        some = one.mattering
+        _draw_whole(fig, panel, one, _mean([c.true_part for c in some]), _mean([c.part for c in some]), "mean")
+    values = [v for one in series for c in one.checks for v in (c.true_part, c.part) if math.isfinite(v)] + [0.0]
     margin = 0.08 * (max(values) - min(values)) or 0.5
     ends = [min(values) - margin, max(values) + margin]
     place = {"xref": axis("x", panel), "yref": axis("y", panel)}
@@ -164,9 +164,9 @@ def _draw_parts(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
 
 def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
     shift = len(series) + 1
-    for at, own in enumerate(series):
-        _draw_column(fig, panel, own, at, lambda check: (check.slope_own, check.slope_own_error))
-        _draw_column(fig, panel, own, at + shift, lambda check: (check.slope_other, check.slope_other_error))
+    for at, one in enumerate(series):
+        _draw_column(fig, panel, one, at, lambda check: (check.slope_own, check.slope_own_error))
+        _draw_column(fig, panel, one, at + shift, lambda check: (check.slope_other, check.slope_other_error))
     middle = (len(series) - 1) / 2
     _line(fig, panel, 1, "truth", (-0.6, shift - 1.2))
     _line(fig, panel, 0, "truth", (shift - 0.8, 2 * shift - 1.4))
@@ -176,7 +176,7 @@ def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
         range=[-0.8, 2 * shift - 1.2],
         showgrid=False,
     )
-    every = [v for own in series for c in own.checks for v in (c.slope_own, c.slope_other) if math.isfinite(v)]
+    every = [v for one in series for c in one.checks for v in (c.slope_own, c.slope_other) if math.isfinite(v)]
     ends = [min([0.0, *every]), max([1.0, *every])]
     margin = 0.06 * (ends[1] - ends[0])
     fig.layout[f"yaxis{panel}"].update(title_text="slope", range=[ends[0] - margin, ends[1] + margin])
@@ -184,9 +184,9 @@ def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
         _notice(fig, panel, "not tested: no shared texts, or too few")
 
 
-def _count_nearer(fig: go.Figure, panel: int, own: Series, at: float) -> None:
+def _count_nearer(fig: go.Figure, panel: int, series: Series, at: float) -> None:
     """Above a column, in how many of the heads in which the factor matters the edit is nearer than no edit."""
-    if some := [check.tv for check in own.mattering if math.isfinite(check.tv)]:
+    if some := [check.tv for check in series.mattering if math.isfinite(check.tv)]:
         fig.add_annotation(
             text=f"{sum(tv < 1 for tv in some)}/{len(some)}",
             name="nearer",
@@ -196,51 +196,51 @@ def _count_nearer(fig: go.Figure, panel: int, own: Series, at: float) -> None:
             y=1,
             yanchor="top",
             showarrow=False,
-            font={"size": 10, "color": own.color},
+            font={"size": 10, "color": series.color},
         )
 
 
 def _draw_column(
     fig: go.Figure,
     panel: int,
-    own: Series,
+    series: Series,
     at: float,
     read: Callable[[TruthCheck], tuple[float, float]],
     kind: str = "mean",
 ) -> None:
     """The heads of a series one beside the other, and the mean or median of those in which the factor matters."""
-    values, errors = zip(*map(read, own.checks), strict=True)
+    values, errors = zip(*map(read, series.checks), strict=True)
     n = len(values)
     spread = [at + (0.5 * i / (n - 1) - 0.25 if n > 1 else 0.0) for i in range(n)]
-    _draw_dots(fig, panel, own, spread, values, errors)
-    some = [read(check)[0] for check in own.mattering]
-    _draw_whole(fig, panel, own, at, _median(some) if kind == "median" else _mean(some), kind)
+    _draw_dots(fig, panel, series, spread, values, errors)
+    some = [read(check)[0] for check in series.mattering]
+    _draw_whole(fig, panel, series, at, _median(some) if kind == "median" else _mean(some), kind)
 
 
 def _draw_dots(
-    fig: go.Figure, panel: int, own: Series, x: Sequence[float], y: Sequence[float], errors: Sequence[float]
+    fig: go.Figure, panel: int, series: Series, x: Sequence[float], y: Sequence[float], errors: Sequence[float]
 ) -> None:
-    several = len(own.checks) > 1
+    several = len(series.checks) > 1
     fig.add_scatter(
         x=[known(value) for value in x],
         y=[known(value) for value in y],
         error_y={
             "type": "data",
-            "array": [known(value) for value in errors] if len(own.checks) <= _BARRED else None,
-            "color": own.color,
+            "array": [known(value) for value in errors] if len(series.checks) <= _BARRED else None,
+            "color": series.color,
             "thickness": 0.8,
             "width": 0,
         },
         mode="markers",
-        name=plain(f"{own.method} {own.features}".strip()),
-        legendgroup=own.method,
+        name=plain(f"{series.method} {series.features}".strip()),
+        legendgroup=series.method,
         marker={
-            "symbol": [own.symbol if check.matters else f"{own.symbol}-open" for check in own.checks],
+            "symbol": [series.symbol if check.matters else f"{series.symbol}-open" for check in series.checks],
             "size": 6 if several else 9,
-            "color": own.color,
+            "color": series.color,
             "opacity": 0.55 if several else 1,
         },
-        hovertext=[_text(check) for check in own.checks],
+        hovertext=[_text(check) for check in series.checks],
         hoverinfo="text",
         showlegend=False,
         xaxis=axis("x", panel),
@@ -248,19 +248,19 @@ def _draw_dots(
     )
 
 
-def _draw_whole(fig: go.Figure, panel: int, own: Series, x: float, y: float, kind: str) -> None:
+def _draw_whole(fig: go.Figure, panel: int, series: Series, x: float, y: float, kind: str) -> None:
     """The mean or median of the heads in which the factor matters, where there are several heads."""
-    if len(own.checks) < 2 or not (math.isfinite(x) and math.isfinite(y)):
+    if len(series.checks) < 2 or not (math.isfinite(x) and math.isfinite(y)):
         return
-    title = plain(f"{own.method} {own.features}".strip())
-    heads = f"{len(own.mattering)} of {count(len(own.checks), 'head')}"
+    title = plain(f"{series.method} {series.features}".strip())
+    heads = f"{len(series.mattering)} of {count(len(series.checks), 'head')}"
     fig.add_scatter(
         x=[known(x)],
         y=[known(y)],
         mode="markers",
         name=f"{kind} of {title}",
-        legendgroup=own.method,
-        marker={"symbol": own.symbol, "size": 12, "color": own.color, "line": {"color": INK, "width": 1.2}},
+        legendgroup=series.method,
+        marker={"symbol": series.symbol, "size": 12, "color": series.color, "line": {"color": INK, "width": 1.2}},
         hovertext=[f"<b>{title}</b><br>{kind} over the {heads} in which the factor matters: {number(y)}"],
         hoverinfo="text",
         showlegend=False,

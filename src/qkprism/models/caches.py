@@ -20,8 +20,10 @@ def cache_with_room(config: PreTrainedConfig, tokens: int) -> DynamicCache:
     """The cache that a model makes for itself, with room for so many tokens where layers grow by copying."""
     cache = DynamicCache(config=config)
     usual = [type(layer) is DynamicLayer for layer in cache.layers]  # windows and the like have rules of their own
-    shelves = _Shelf(sum(usual), tokens), _Shelf(sum(usual), tokens)
-    cache.layers = [_Roomy(*shelves) if own else layer for own, layer in zip(usual, cache.layers, strict=True)]
+    shelves = _CacheShelf(sum(usual), tokens), _CacheShelf(sum(usual), tokens)
+    cache.layers = [
+        _Roomy(*shelves) if is_usual else layer for is_usual, layer in zip(usual, cache.layers, strict=True)
+    ]
     return cache
 
 
@@ -33,7 +35,7 @@ def forked(cache: Any) -> Any:
 
 
 @dataclass
-class _Shelf:
+class _CacheShelf:
     """Memory of all layers. On the CPU it is one piece: pieces among short-lived tensors pin the heap open."""
 
     layers: int
@@ -54,7 +56,7 @@ class _Shelf:
 class _Roomy(DynamicLayer):  # type: ignore[misc]
     """A layer with memory for tokens to come, which its forks share."""
 
-    def __init__(self, keys: _Shelf, values: _Shelf) -> None:
+    def __init__(self, keys: _CacheShelf, values: _CacheShelf) -> None:
         super().__init__()
         self.shelves = keys, values
 
@@ -62,7 +64,7 @@ class _Roomy(DynamicLayer):  # type: ignore[misc]
         """Take memory when it is known how much."""
         super().lazy_initialization(key_states, value_states)
         states = key_states, value_states
-        self.memory = [shelf.take(own) for shelf, own in zip(self.shelves, states, strict=True)]
+        self.memory = [shelf.take(state) for shelf, state in zip(self.shelves, states, strict=True)]
         self._show(0)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

@@ -196,11 +196,11 @@ class AttentionCall:
         """
         if not 0 <= head < self.n_heads:
             raise QKPrismError(f"{self.name} has no head {head}. Its heads run from 0 to {self.n_heads - 1}.")
-        for given, own in ((query, self.query[:, 0]), (key, self.key[:, 0])):
-            if given is not None and given.shape != own.shape:
+        for new, current in ((query, self.query[:, 0]), (key, self.key[:, 0])):
+            if new is not None and new.shape != current.shape:
                 raise QKPrismError(
-                    f"An edit of one head of {self.name} needs shape {tuple(own.shape)} (batch, token, d_head), "
-                    f"not {tuple(given.shape)}."
+                    f"An edit of one head of {self.name} needs shape {tuple(current.shape)} (batch, token, d_head), "
+                    f"not {tuple(new.shape)}."
                 )
         self.head_edits.append(HeadEdit(head, query, key, rows))
 

@@ -97,13 +97,13 @@ class Continuation:
         """The vocabulary logits of the last word of each text."""
         layers = None if layers is None else tuple(layers)
         if self.cache is None:
-            places, own = torch.tensor(self.last).unique(return_inverse=True)
+            places, inverse = torch.tensor(self.last).unique(return_inverse=True)
             found = self.model.run(
                 self.batch.input_ids, self.batch.attention_mask, visit,
                 layers=layers, rope=self.rope, query_positions=self.batch.query, logits=True, logits_at=places,
             )  # fmt: skip
             assert found is not None
-            return found[torch.arange(len(own)), own.to(found.device)]
+            return found[torch.arange(len(inverse)), inverse.to(found.device)]
         part = slice(self.batch.input_ids.shape[1] - self.tail, None)
         inputs = self._inputs(part) | {"past_key_values": forked(self.cache), "use_cache": True}
         tap = nullcontext() if visit is None else self.model.tap(visit, layers=layers)

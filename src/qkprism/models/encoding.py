@@ -120,9 +120,9 @@ class Encoder:
 
     def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
         """Find the marked tokens of examples, each given with its number."""
-        rules, given = self.rules(), iter(numbered)
+        rules, waiting = self.rules(), iter(numbered)
         # Examples may be written when they are asked for: no more than a chunk of them is kept.
-        while chunk := list(islice(given, _CHUNK)):
+        while chunk := list(islice(waiting, _CHUNK)):
             yield from _encode_chunk(self.tokenizer, chunk, self.template, rules)
 
     def rules(self) -> _Rules:
@@ -193,7 +193,7 @@ def _encode_chunk(
     if strange := [type(example).__name__ for _, example in numbered if not isinstance(example, Example)]:
         raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
     sources = [example.source or f"example {number}" for number, example in numbered]
-    marked = [item for source, (_, own) in zip(sources, numbered, strict=True) for item in _marked(source, own)]
+    marked = [item for source, (_, example) in zip(sources, numbered, strict=True) for item in _marked(source, example)]
     texts = _encode_texts(tokenizer, marked, template, rules)
     for source, (number, example) in zip(sources, numbered, strict=True):
         twin = example.twin is not None
@@ -304,13 +304,13 @@ def _own_offsets(
     tokenizer: PreTrainedTokenizerBase, string: str, ids: list[int], offsets: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Offsets that are (0, 0), before any span, for empty tokens and for a space that the tokenizer put in front."""
-    own = [offset if offset[0] < offset[1] else (0, 0) for offset in offsets]
-    for index, ((start, end), following) in enumerate(pairwise(own)):
+    found = [offset if offset[0] < offset[1] else (0, 0) for offset in offsets]
+    for index, ((start, end), following) in enumerate(pairwise(found)):
         if start < end and following[0] == start and not string[start:end].isspace():
             lone = tokenizer.convert_ids_to_tokens(ids[index])
             if lone in _SPACES and lone != string[start:end]:
-                own[index] = (0, 0)
-    return own
+                found[index] = (0, 0)
+    return found
 
 
 def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> EncodedText:
@@ -414,10 +414,10 @@ class _Cut:
     def of(cls, tokens: _Tokens, rules: _Rules) -> _Cut:
         """Cut the text as the tokenizer would, and leave the special tokens around it."""
         surplus = 0 if rules.max_length is None else max(len(tokens.ids) - rules.max_length, 0)
-        own = [at for at, added in enumerate(tokens.added) if not added]
-        if surplus > len(own):
+        places = [at for at, added in enumerate(tokens.added) if not added]
+        if surplus > len(places):
             raise QKPrismError(f"max_length={rules.max_length} has no room for the special tokens around the text")
-        start = own[0] if rules.truncation_side == "left" else own[-1] + 1 - surplus
+        start = places[0] if rules.truncation_side == "left" else places[-1] + 1 - surplus
         return cls(start, start + surplus, rules.max_length)
 
     def ids(self, ids: list[int]) -> list[int]:

@@ -45,13 +45,13 @@ class Forest:
         """Each row holds some texts; the texts of all rows are counted in this order."""
         trees = [_tree(texts) for texts in rows]
         width = max(len(nodes) for nodes, _ in trees)
-        paths = [path for _, own in trees for path in own]
+        paths = [path for _, paths_of_tree in trees for path in paths_of_tree]
         longest = max(map(len, paths))
         ids, positions = (torch.full((len(rows), width), fill) for fill in (pad_id, 0))
         sees = torch.eye(width, dtype=torch.bool).repeat(len(rows), 1, 1)  # padding sees itself: no row is empty
-        for row, (nodes, own) in enumerate(trees):
+        for row, (nodes, paths_of_tree) in enumerate(trees):
             ids[row, : len(nodes)] = torch.tensor(nodes)
-            for path in map(torch.tensor, own):
+            for path in map(torch.tensor, paths_of_tree):
                 positions[row, path] = torch.arange(len(path))
                 sees[row, path[:, None], path] = torch.ones(len(path), len(path), dtype=torch.bool).tril()
         column = torch.tensor([[*path, *path[:1] * (longest - len(path))] for path in paths])
@@ -62,7 +62,7 @@ class Forest:
             input_ids=ids,
             position_ids=positions,
             sees=sees[:, None],
-            text_row=torch.tensor([row for row, (_, own) in enumerate(trees) for _ in own]),
+            text_row=torch.tensor([row for row, (_, paths_of_tree) in enumerate(trees) for _ in paths_of_tree]),
             text_column=column,
             text_sees=(behind & there[:, None, :])[:, None],
         )
@@ -84,10 +84,10 @@ class Forest:
 
     def _text_mask(self, mask: Shaped[Tensor, "_ _ token token"]) -> Shaped[Tensor, "text _ text_token text_token"]:
         """What each text may see by the mask that the model used: it may hide more than this forest does."""
-        row, column, sees = (own.to(mask.device) for own in (self.text_row, self.text_column, self.text_sees))
-        own = mask.expand(len(self.input_ids), -1, -1, -1).movedim(1, -1)
-        own = own[row[:, None, None], column[:, :, None], column[:, None, :]].movedim(-1, 1)
-        return own & sees if mask.dtype == torch.bool else own.masked_fill(~sees, torch.finfo(mask.dtype).min)
+        row, column, sees = (index.to(mask.device) for index in (self.text_row, self.text_column, self.text_sees))
+        picked = mask.expand(len(self.input_ids), -1, -1, -1).movedim(1, -1)
+        picked = picked[row[:, None, None], column[:, :, None], column[:, None, :]].movedim(-1, 1)
+        return picked & sees if mask.dtype == torch.bool else picked.masked_fill(~sees, torch.finfo(mask.dtype).min)
 
 
 def _tree(texts: Sequence[Ids]) -> tuple[list[int], list[list[int]]]:

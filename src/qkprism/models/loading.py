@@ -57,11 +57,18 @@ def load(
 
     >>> load("smollm2")                                        # doctest: +SKIP
     >>> load("Qwen/Qwen3-4B-Instruct-2507", dtype="bfloat16", device_map="auto")   # doctest: +SKIP
-    >>> load((hf_model, tokenizer))                            # doctest: +SKIP
+    >>> qk.load((hf_model, tokenizer))
+    Model(LlamaForCausalLM: 2 attention layers x 4 heads, float32 on cpu)
 
-    Without `device` or `device_map` the model goes to CUDA or MPS, else to the CPU. Without `dtype` it is bfloat16 on
-    an accelerator that computes in it, else float32; "auto" is the checkpoint's own. What was chosen is said in a line
-    on stderr, unless all of it was given or `quiet`.
+    model               a hub name, a folder, a .gguf file, the alias smollm2 (default), or (hf_model, tokenizer)
+    dtype               float32, bfloat16, float16, float64, or "auto" for the checkpoint's own; None (default) is
+                        bfloat16 on an accelerator that computes in it, else float32
+    device              such as "cuda:1" or "cpu"; None (default) takes CUDA or MPS, else the CPU
+    device_map          for a model that is spread out, such as "auto"; in the place of `device`
+    revision            of the hub: a branch, tag or commit; the newest by default
+    trust_remote_code   run the code that comes with a model; default False. Only for code that you have read
+    probe               inputs of the forward pass that proves the reading, for models that take no `input_ids`
+    quiet               say nothing of what was chosen; default False: a line on stderr, unless all of it was given
     """
     if isinstance(model, (PreTrainedModel, tuple)):
         return _wrap_loaded(model, dtype, device, device_map, probe)

@@ -175,14 +175,14 @@ class Model:
 
     def _wanted(self, layers: Iterable[int] | None) -> list[int]:
         """The layers asked for, in the order the model calls them."""
-        asked = set(self.layers if layers is None else layers)
-        unknown = sorted(asked - set(self.layers))
-        if unknown or not asked:
+        wanted = set(self.layers if layers is None else layers)
+        unknown = sorted(wanted - set(self.layers))
+        if unknown or not wanted:
             raise QKPrismError(
                 f"{self.name} has no attention layer {', '.join(map(str, unknown)) or 'in an empty list'}. "
                 f"Its attention layers are {', '.join(map(str, self.layers))}."
             )
-        return [number for number in self.layers if number in asked]
+        return [number for number in self.layers if number in wanted]
 
     def _batch(
         self, input_ids: Tensor | None, attention_mask: Tensor | None, inputs: Mapping[str, Tensor]
@@ -247,7 +247,7 @@ class Model:
     def _shares_probe(self) -> bool:
         first, other = (ids.tolist() for ids in probe_text(self.hf)["input_ids"])
         rows = [[first, first[:3] + other[:4], first[:5] + other[:2]], [other[:5]]]
-        texts = [text for own in rows for text in own]
+        texts = [text for row in rows for text in row]
         last, longest = torch.tensor([len(text) - 1 for text in texts]), max(map(len, texts))
         padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
         mask = (torch.arange(longest) <= last[:, None]).long()

@@ -68,8 +68,8 @@ def survey(hf: PreTrainedModel, probe: Mapping[str, Tensor] | None = None) -> di
 
 def _numbered(found: Sequence[tuple[int | None, AttentionLayer]]) -> dict[int, AttentionLayer]:
     """By the model's own layer index, so that hybrid models keep their numbering; else by the order of the calls."""
-    own = {index: layer for index, layer in found if index is not None}
-    return own if len(own) == len(found) else {index: layer for index, (_, layer) in enumerate(found)}
+    numbered = {index: layer for index, layer in found if index is not None}
+    return numbered if len(numbered) == len(found) else {index: layer for index, (_, layer) in enumerate(found)}
 
 
 def _layer(call: AttentionCall) -> AttentionLayer:

@@ -72,7 +72,7 @@ def binding_figures(study: BindingStudy, *, umap: bool = False) -> dict[str, go.
     figures |= {f"effects-{target}": study.effects.plot(target=target) for target in study.effects.targets}
     figures["paper-effects"] = study.effects_paper.plot()
     figures |= {"outcome": study.outcome.plot(), "validation": study.validation.pick(*_JUDGED).plot()}
-    figures |= {f"example-{name.replace(', ', '-')}": own.plot() for name, own in study.examples.items()}
+    figures |= {f"example-{name.replace(', ', '-')}": example.plot() for name, example in study.examples.items()}
     return figures | {"attributions": study.attributions.plot()}
 
 
@@ -183,7 +183,9 @@ def _used(validation: Validation) -> str:
     heads: dict[str, dict[str, bool]] = {}
     for check in validation.checks:
         heads.setdefault(check.factor, {})[check.head] = check.matters
-    told = ", ".join(f"{factor} matters in {sum(own.values())} of {len(own)} heads" for factor, own in heads.items())
+    told = ", ".join(
+        f"{factor} matters in {sum(by_head.values())} of {len(by_head)} heads" for factor, by_head in heads.items()
+    )
     return (
         "A rank says that queries and keys share the information, not that the head uses it. Against prompts that "
         f"really changed (below), {told}."

@@ -87,10 +87,10 @@ def _entities(study: BindingStudy) -> list[BindingClaim]:
         return []
     frame = study.entities.to_frame()
     means = {
-        name: own.groupby("entities")["energy"].mean().tolist() for name, own in frame.groupby("contrast", sort=False)
+        name: rows.groupby("entities")["energy"].mean().tolist() for name, rows in frame.groupby("contrast", sort=False)
     }
-    flat = [abs(own[-1] - own[-2]) <= 0.1 * own[-1] for own in means.values() if len(own) > 1]
-    here = "; ".join(f"{name!s} {', '.join(f'{mean:.1f}' for mean in own)}" for name, own in means.items())
+    flat = [abs(series[-1] - series[-2]) <= 0.1 * series[-1] for series in means.values() if len(series) > 1]
+    here = "; ".join(f"{name!s} {', '.join(f'{mean:.1f}' for mean in series)}" for name, series in means.items())
     counts = ", ".join(str(n) for n in sorted(set(frame["entities"])))
     how = verdict(sum(flat) / len(flat)) if flat else "new"
     return [
@@ -102,15 +102,16 @@ def _swaps(study: BindingStudy) -> BindingClaim:
     """The paper's swaps: both move most of what whole keys do, and more than either alone."""
     effects = study.effects_paper
     ours, theirs = (
-        {name: _mean(own, study.heads, name) for name in (*CONTRASTS, BOTH)} for own in (study.effects, effects)
+        {name: _mean(effects_of, study.heads, name) for name in (*CONTRASTS, BOTH)}
+        for effects_of in (study.effects, effects)
     )
     whole = _mean(effects, study.heads, BOTH, "full")
     most = whole > 0 and theirs[BOTH] >= MOST * whole and theirs[BOTH] > max(theirs[name] for name in CONTRASTS)
     clear = _clear(effects, study.heads)
     how = "differs" if not most or not clear else "agrees" if clear == len(study.heads) else "in part"
     here = "; ".join(
-        f"{whose} {', '.join(f'{name} {value:.2f}' for name, value in own.items())}"
-        for whose, own in (("the paper's features:", theirs), ("ours:", ours))
+        f"{whose} {', '.join(f'{name} {value:.2f}' for name, value in gains.items())}"
+        for whose, gains in (("the paper's features:", theirs), ("ours:", ours))
     )
     return BindingClaim(
         "swapping one feature shifts some attention, both most of it", "yes", how, f"{here}; whole keys {whole:.2f}"
@@ -138,8 +139,8 @@ def _controls(study: BindingStudy) -> BindingClaim:
     rows = (("the paper's swaps", study.effects_paper, -1), ("ours", study.effects, 0))
     here = "; ".join(
         f"{whose} beat "
-        + ", ".join(f"{one.title} in {_beaten(own, one.name, own.methods[at]):.0%}" for one in EVIDENCE)
-        for whose, own, at in rows
+        + ", ".join(f"{one.title} in {_beaten(found, one.name, found.methods[at]):.0%}" for one in EVIDENCE)
+        for whose, found, at in rows
     )
     return BindingClaim("and harder controls", "not tested", "new", here)
 

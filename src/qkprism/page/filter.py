@@ -171,18 +171,18 @@ def moves(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
     differs if in some head the whole key clearly moves attention and the subspace clearly less than that.
     """
     pairs = list(zip(spans, wholes, strict=True))
-    if all(own.clear and whole.clear and own.value > LITTLE * whole.value for own, whole in pairs):
+    if all(part.clear and whole.clear and part.value > LITTLE * whole.value for part, whole in pairs):
         return AGREES
-    little = (whole.clear and own.value + SIGMAS * own.error < LITTLE * whole.value for own, whole in pairs)
+    little = (whole.clear and part.value + SIGMAS * part.error < LITTLE * whole.value for part, whole in pairs)
     return DIFFERS if any(little) else UNCLEAR
 
 
 def moves_much_less(randoms: Sequence[Gain], spans: Sequence[Gain]) -> str:
     """Does a random subspace move less than a quarter of what the subspace moves, by two errors in all heads?"""
     pairs = list(zip(randoms, spans, strict=True))
-    if all(own.clear and random.value + SIGMAS * random.error < LITTLE * own.value for random, own in pairs):
+    if all(part.clear and random.value + SIGMAS * random.error < LITTLE * part.value for random, part in pairs):
         return AGREES
-    much = (own.clear and random.value - SIGMAS * random.error > LITTLE * own.value for random, own in pairs)
+    much = (part.clear and random.value - SIGMAS * random.error > LITTLE * part.value for random, part in pairs)
     return DIFFERS if any(much) else UNCLEAR
 
 
@@ -192,17 +192,17 @@ def moves_not_all(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
     The errors of the two count as if they were independent, which makes them larger than they are.
     """
     pairs = list(zip(spans, wholes, strict=True))
-    if not all(own.clear and whole.clear for own, whole in pairs):
+    if not all(part.clear and whole.clear for part, whole in pairs):
         return UNCLEAR
-    if any(own.value >= ALL * whole.value for own, whole in pairs):
+    if any(part.value >= ALL * whole.value for part, whole in pairs):
         return DIFFERS
-    less = (whole.value - own.value > SIGMAS * math.hypot(own.error, whole.error) for own, whole in pairs)
+    less = (whole.value - part.value > SIGMAS * math.hypot(part.error, whole.error) for part, whole in pairs)
     return AGREES if all(less) else UNCLEAR
 
 
 def share_of_whole(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
     """What the subspace moves as a share of what the whole key does, where that is clearly something."""
-    shares = [own.value / whole.value for own, whole in zip(spans, wholes, strict=True) if whole.clear]
+    shares = [span.value / whole.value for span, whole in zip(spans, wholes, strict=True) if whole.clear]
     if not shares:
         return "no share: swapping whole keys does not clearly move attention to the target"
     left = len(wholes) - len(shares)
@@ -276,7 +276,8 @@ def at_most(error: float) -> str:
 
 def _single_ranks(scope: Scope, heads: Sequence[Head]) -> str:
     ours, theirs = (
-        [own[name, head] for name in scope.categories for head in heads] for own in (scope.features, scope.uncentred)
+        [found[name, head] for name in scope.categories for head in heads]
+        for found in (scope.features, scope.uncentred)
     )
     least = scope.mean_query_shares(heads)[0]
     must = "as it must be with nearly one query " if scope.one_query(heads) else ""
@@ -288,10 +289,10 @@ def _single_ranks(scope: Scope, heads: Sequence[Head]) -> str:
 
 
 def _pooled(scope: Scope, heads: Sequence[Head]) -> str:
-    own = [scope.features["pooled", head] for head in heads]
+    pooled = [scope.features["pooled", head] for head in heads]
     return (
-        f"{len(scope.categories)} categories: {_span([f.rank_energy for f in own])} by energy, "
-        f"{_span([f.rank_balanced for f in own])} balanced, {_span([f.rank_heldout for f in own])} held out "
+        f"{len(scope.categories)} categories: {_span([f.rank_energy for f in pooled])} by energy, "
+        f"{_span([f.rank_balanced for f in pooled])} balanced, {_span([f.rank_heldout for f in pooled])} held out "
         f"(at most {len(scope.categories) - 1} between categories)"
     )
 
@@ -318,8 +319,10 @@ def _alignments(scope: Scope, heads: Sequence[Head]) -> str:
 def _shifts(scope: Scope, heads: Sequence[Head]) -> str:
     gains = {group: _gains(scope, heads, group) for group in scope.groups}
     whole = _gains(scope, heads, "", "full")
-    named = ", ".join(f"{_span([gain.value for gain in own], '+.2f')} ({group})" for group, own in gains.items())
-    error = max(gain.error for own in (*gains.values(), whole) for gain in own)
+    named = ", ".join(
+        f"{_span([gain.value for gain in gains_of_group], '+.2f')} ({group})" for group, gains_of_group in gains.items()
+    )
+    error = max(gain.error for gains_of_group in (*gains.values(), whole) for gain in gains_of_group)
     return f"shift {named}; whole key {_span([gain.value for gain in whole], '+.2f')} (errors {at_most(error)})"
 
 
@@ -331,6 +334,6 @@ def _beaten(scope: Scope) -> str:
             control.title: [r["beaten"] for r in rows if (r["feature"], r["control"]) == (group, control.name)]
             for control in EVIDENCE
         }
-        each = ", ".join(f"{title} in {sum(own)}" for title, own in won.items())
+        each = ", ".join(f"{title} in {sum(wins)}" for title, wins in won.items())
         told.append(f"{group} beats {each} of {len(scope.effects.heads)} heads")
     return "; ".join(told)

@@ -10,7 +10,7 @@ from qkprism.controls import BY_NAME
 from qkprism.page.layout import figure, notes, page, table
 
 if TYPE_CHECKING:
-    from qkprism.studies.shelf_result import Row, Shelf
+    from qkprism.studies.shelf_result import Shelf, ShelfRow
 
 COLUMNS = {
     "contrast": "contrast",
@@ -50,7 +50,7 @@ def shelf_report(shelf: Shelf) -> str:
     return page(f"the shelf in {model}", parts)
 
 
-def shown(row: Row) -> dict[str, Any]:
+def shown(row: ShelfRow) -> dict[str, Any]:
     """A row for people: errors beside values, names for controls."""
     off = "nothing to exchange" if row.factor is None else f"{row.part_off:.0%} of {row.true_part:.2f}"
     return row._asdict() | {

@@ -41,15 +41,15 @@ def claims(study: Study) -> list[ToyClaim]:
 
 
 def _discrete_accuracy(study: Study) -> ToyClaim | None:
-    own = [score for score in study.scores() if score.cell.task.variant == "discrete"]
+    discrete = [score for score in study.scores() if score.cell.task.variant == "discrete"]
     why = "Tokens can share their latents, so 99% is impossible at small ranks"
-    return _ninety_nine("Heads reach 99% accuracy in the discrete task.", own, why)
+    return _ninety_nine("Heads reach 99% accuracy in the discrete task.", discrete, why)
 
 
 def _continuous_accuracy(study: Study) -> ToyClaim | None:
-    own = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 16]
+    continuous = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 16]
     why = "A dot product favours long keys, which costs most at small ranks"
-    return _ninety_nine("Heads reach 99% accuracy in the continuous task at d_head 16.", own, why)
+    return _ninety_nine("Heads reach 99% accuracy in the continuous task at d_head 16.", continuous, why)
 
 
 def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> ToyClaim | None:
@@ -69,14 +69,14 @@ def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> ToyClaim 
 
 
 def _small_continuous_accuracy(study: Study) -> ToyClaim | None:
-    own = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 8]
-    if not own:
+    continuous = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 8]
+    if not continuous:
         return None
-    mean = average(s.accuracy for s in own)
+    mean = average(s.accuracy for s in continuous)
     return judged(
         "Accuracy is around 85% in the continuous task at d_head 8.",
         f"{mean:.3f} on average. Sharp attention by a dot product would reach "
-        f"{average(s.dot_product_ceiling for s in own):.3f} without any noise.",
+        f"{average(s.dot_product_ceiling for s in continuous):.3f} without any noise.",
         f"the mean is within {AROUND} of 0.85; in part: within {NEAR:.2f}",
         agrees=abs(mean - 0.85) <= AROUND,
         partly=abs(mean - 0.85) <= NEAR,

@@ -190,7 +190,9 @@ class Attributions(Frozen):
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Attributions:
         """Read a run folder that `save` wrote."""
-        return load_result(cls, folder, MANY, condition=lambda own: {head: infinite(c) for head, c in own.items()})
+        return load_result(
+            cls, folder, MANY, condition=lambda conditions: {head: infinite(c) for head, c in conditions.items()}
+        )
 
     def __repr__(self) -> str:
         return f"Attributions({', '.join(self.terms)}; {len(self.heads)} heads; {self.n} examples)"

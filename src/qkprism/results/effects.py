@@ -99,22 +99,22 @@ class Effects(Frozen):
         """Read out the sums of heads (with the rank of each condition in each head) towards one target."""
         first = sums[0][1]
         table, names = first.table, tuple(name for heads, _, _ in sums for name in heads)
-        spread = spread_over_draws(table, torch.cat([own.by_draw.mean() for _, own, _ in sums]))
+        spread = spread_over_draws(table, torch.cat([total.by_draw.mean() for _, total, _ in sums]))
         first_draw = torch.tensor([table.conditions.index(row) for row in table.rows])
         advantage, advantage_error = (
-            torch.where(table.is_rival, torch.cat(own), torch.nan)
-            for own in zip(*((own.advantage.mean(), own.advantage.error()) for _, own, _ in sums), strict=True)
+            torch.where(table.is_rival, torch.cat(pair), torch.nan)
+            for pair in zip(*((pair.advantage.mean(), pair.advantage.error()) for _, pair, _ in sums), strict=True)
         )
         return cls(
             entries=tuple(Entry(target, c.feature, c.method, c.control) for c in table.rows),
             heads=names,
             measures=first.measures,
             compared=first.compared,
-            values=torch.cat([own.by_row.mean() for _, own, _ in sums], 1).mT,
-            errors=torch.cat([own.by_row.error() for _, own, _ in sums], 1).mT,
+            values=torch.cat([total.by_row.mean() for _, total, _ in sums], 1).mT,
+            errors=torch.cat([total.by_row.error() for _, total, _ in sums], 1).mT,
             spread=spread.mT,
-            gains=torch.cat([own.gain.mean() for _, own, _ in sums]).mT,
-            gain_errors=torch.cat([own.gain.error() for _, own, _ in sums]).mT,
+            gains=torch.cat([total.gain.mean() for _, total, _ in sums]).mT,
+            gain_errors=torch.cat([total.gain.error() for _, total, _ in sums]).mT,
             advantage=advantage.mT,
             advantage_error=advantage_error.mT,
             ranks=torch.cat([ranks for _, _, ranks in sums])[:, first_draw].mT,
@@ -222,8 +222,8 @@ class Effects(Frozen):
                 continue
             key = (entry.target, entry.feature, entry.method)
             for j, head in enumerate(self.heads):
-                mine = [r for r in rows if r["head"] == head and (r["target"], r["feature"], r["method"]) == key]
-                sentences.append(self._sentence(i, j, entry, mine))
+                compared = [r for r in rows if r["head"] == head and (r["target"], r["feature"], r["method"]) == key]
+                sentences.append(self._sentence(i, j, entry, compared))
         return sentences
 
     def _sentence(self, i: int, j: int, entry: Entry, controls: list[dict[str, Any]]) -> str:

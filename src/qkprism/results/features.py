@@ -222,9 +222,9 @@ class Features(Mapping[tuple[str, Head], Feature]):
         results: dict[str, Tensor] = {}
         for i, name in enumerate(self.contrasts):
             for number, layer in self.layers.items():
-                own = [self.features[name, head] for head in layer.heads]
+                of_layer = [self.features[name, head] for head in layer.heads]
                 moments |= pack({f"{i}/{number}": layer.moments[name]})
-                results |= {f"{i}/{number}/{key}": t for key, t in _stacked(own).items()}
+                results |= {f"{i}/{number}/{key}": t for key, t in _stacked(of_layer).items()}
         manifest = {
             "contrasts": self.contrasts,
             "choices": asdict(self.choices),

@@ -57,8 +57,8 @@ class Projections(Frozen):
 
     def query_labels(self, name: str) -> tuple[LabelOrNone, ...]:
         """The label of each query: that of its first positive key."""
-        own = self._labels(name)
-        first = {int(e): own[i] for i, e in reversed([*enumerate(self.example.tolist())]) if bool(self.positive[i])}
+        of_keys = self._labels(name)
+        first = {int(e): of_keys[i] for i, e in reversed([*enumerate(self.example.tolist())]) if bool(self.positive[i])}
         return tuple(first[e] for e in range(self.n))
 
     def _labels(self, name: str) -> tuple[LabelOrNone, ...]:

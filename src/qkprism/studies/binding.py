@@ -162,16 +162,16 @@ class _StudyWorld:
         return binding(self.n_pairs, self.seed, self.schema, self.phrasing, self.model.tokenizer, **sizes)
 
     def numbers_of_entities(
-        self, asked: Sequence[int] | None, usual: Sequence[int]
+        self, wanted: Sequence[int] | None, usual: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """The numbers that there are words for; those that nobody asked for are left out with a note, not refused."""
         possible, notes = [], []
-        for n in sorted(set(usual if asked is None else asked)):
+        for n in sorted(set(usual if wanted is None else wanted)):
             try:
                 self.task(n_train=1, n_search=1, n_test=1, n_entities=n)
                 possible.append(n)
             except QKPrismError as error:
-                if asked is not None:
+                if wanted is not None:
                     raise
                 notes.append(f"No ranks with {n} entities: {error}")
         return tuple(possible), tuple(notes)

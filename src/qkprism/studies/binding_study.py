@@ -57,9 +57,9 @@ class BindingQuestion:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, known: Mapping[str, Any]) -> BindingQuestion:
+    def read(cls, saved: Mapping[str, Any]) -> BindingQuestion:
         """From the JSON of a study's folder."""
-        return cls(**{**known, **{name: tuple(known.get(name, ())) for name in ("entities", "notes")}})
+        return cls(**{**saved, **{name: tuple(saved.get(name, ())) for name in ("entities", "notes")}})
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class BindingStudy:
     def gap(self, name: str, head: Head) -> tuple[float, float]:
         """A feature's mean part of the logit gap between the right label and the others, with its error."""
         row, term = self.attributions.heads.index(str(head)), self.attributions.terms.index(name)
-        return tuple(float(own["gap"][row, term]) for own in (self.attributions.values, self.attributions.errors))  # type: ignore[return-value]
+        return tuple(float(table["gap"][row, term]) for table in (self.attributions.values, self.attributions.errors))  # type: ignore[return-value]
 
     def works_by(self, head: Head) -> str:
         """Which feature makes the head's gap between the right label and the others, if any clearly does."""

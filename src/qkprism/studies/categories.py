@@ -85,8 +85,8 @@ class Scope:
 
     def mean_query_shares(self, heads: Sequence[Head]) -> tuple[float, float]:
         """The smallest and the largest share of dC that the mean query makes, over single categories and heads."""
-        own = [self.uncentred[name, head].salience_energy for name in self.categories for head in heads]
-        return min(own), max(own)
+        energies = [self.uncentred[name, head].salience_energy for name in self.categories for head in heads]
+        return min(energies), max(energies)
 
     def one_query(self, heads: Sequence[Head]) -> bool:
         """Whether the mean query makes nearly all of dC of every single category: its rank must then be 1."""
@@ -94,14 +94,14 @@ class Scope:
 
     def alignment(self, group: str, head: Head) -> tuple[float, float]:
         """How often an item asked for has the largest part of its list by this subspace alone, with its error."""
-        own = [self.compared[name, head] for name in self.groups[group]]
-        return self.test.alignment_by(span_projector(own), head)
+        of_group = [self.compared[name, head] for name in self.groups[group]]
+        return self.test.alignment_by(span_projector(of_group), head)
 
     def crossing(self, group: str, head: Head) -> Crossing:
         """What a swap in this subspace moves, from each category to each other."""
-        own = [self.compared[name, head] for name in self.groups[group]]
+        of_group = [self.compared[name, head] for name in self.groups[group]]
         scaling = self.features.layers[head.layer].scaling
-        return crossing(self.test, span_projector(own), scaling, head, LABEL)
+        return crossing(self.test, span_projector(of_group), scaling, head, LABEL)
 
     def gain(self, head: Head, group: str, control: str = "feature") -> tuple[float, float]:
         """How much of the attention on the two keys a swap moves to the target, with its error paired over lists."""

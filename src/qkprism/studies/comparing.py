@@ -100,9 +100,9 @@ def _kinds(studies: Sequence[BindingStudy]) -> tuple[str, list[str]]:
         {"size": a.size, "pairs": f"{a.n_pairs} pairs", "phrasing": a.phrasing, "model": a.model, "schema": a.schema}
         for a in abouts
     ]
-    differ = [name for name in facts[0] if len({own[name] for own in facts}) > 1]
+    differ = [name for name in facts[0] if len({fact[name] for fact in facts}) > 1]
     shared = [value for name, value in facts[0].items() if name not in differ and name != "schema"]
-    names = [", ".join([own["schema"], *(own[name] for name in differ if name != "schema")]) for own in facts]
+    names = [", ".join([fact["schema"], *(fact[name] for name in differ if name != "schema")]) for fact in facts]
     return ", ".join(shared), names
 
 

@@ -85,11 +85,11 @@ class FilterQuestion:
         return cls(model.name, phrasing, size, seed, categories, first.text, answer)
 
     @classmethod
-    def read(cls, known: Mapping[str, Any]) -> FilterQuestion:
+    def read(cls, saved: Mapping[str, Any]) -> FilterQuestion:
         """From the JSON of a study's folder."""
-        categories = {name: tuple(own) for name, own in known["categories"].items()}
-        lists = {"categories": categories, "answer": tuple(known["answer"]), "notes": tuple(known["notes"])}
-        return cls(**{**known, **lists})
+        categories = {name: tuple(members) for name, members in saved["categories"].items()}
+        lists = {"categories": categories, "answer": tuple(saved["answer"]), "notes": tuple(saved["notes"])}
+        return cls(**{**saved, **lists})
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class FilterStudy:
         """A finished study from its folder, without the model."""
         place = Path(folder)
         about, job = read_finished(place, KIND, FilterQuestion.read)
-        scopes = {name: _load_scope(place, job, name, own) for name, own in about.categories.items()}
+        scopes = {name: _load_scope(place, job, name, category) for name, category in about.categories.items()}
         return cls(about, load_part(place, job, "heads", HeadScores.load), scopes)
 
     @property
@@ -192,9 +192,9 @@ def shared_keys(model: Model, heads: Sequence[Head]) -> tuple[str, ...]:
     for head in heads:
         groups.setdefault((head.layer, model.kv_head(head)), []).append(str(head))
     return tuple(
-        f"{' and '.join(own)} share their keys (grouped-query attention): what is said of keys alone is the same."
-        for own in groups.values()
-        if len(own) > 1
+        f"{' and '.join(group)} share their keys (grouped-query attention): what is said of keys alone is the same."
+        for group in groups.values()
+        if len(group) > 1
     )
 
 
@@ -213,8 +213,8 @@ def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]
 def _prompts(tasks: Mapping[str, FilteringTask]) -> dict[str, Contrast]:
     found: dict[str, Contrast] = {}
     for name, task in tasks.items():
-        own = {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
-        found |= {f"{name}-{part}": contrast for part, contrast in own.items()}
+        drawn = {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
+        found |= {f"{name}-{part}": contrast for part, contrast in drawn.items()}
     return found
 
 

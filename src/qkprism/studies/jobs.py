@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any, TypeVar
 
+from qkprism.capture.model_source import versions
 from qkprism.contrasts import Contrast
 from qkprism.errors import QKPrismError
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
-from qkprism.verbs.inputs import versions
 
 StudySize = TypeVar("StudySize")
 

@@ -34,7 +34,7 @@ from qkprism.results.validation import TruthCheck, Validation
 from qkprism.studies.jobs import job_of
 from qkprism.studies.parts import Parts
 from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass
-from qkprism.studies.shelf_result import ERRORS, KIND, RIGHT, TABLE, Row, Shelf, features_folder
+from qkprism.studies.shelf_result import ERRORS, KIND, RIGHT, TABLE, Shelf, ShelfRow, features_folder
 
 BEST = 5  # heads of a contrast that are proved
 LEAST = 32  # examples, for 8 folds of some
@@ -99,9 +99,9 @@ def _draw(model: Model, name: str, n: int, seed: int) -> Task:
     return task(name, seed, model.tokenizer, n_train=n, n_search=max(n // 5, 1), n_test=max(n // 2, 1))
 
 
-def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[Row, HeadScores]:
+def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[ShelfRow, HeadScores]:
     """The row of one contrast, and how every head does on held-out words."""
-    mine = Parts(parts.folder, parts.kind, {**parts.job, "template": drawn.template.digest})
+    of_template = Parts(parts.folder, parts.kind, {**parts.job, "template": drawn.template.digest})
     seed = drawn.seed
 
     def first() -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[R
 
     loads = {"scores": HeadScores.load, "evidence": Evidence.load, "features": Features.load}
     folders = {name: f"{drawn.name}-{name}" for name in loads} | {"features": features_folder(drawn.name)}
-    found = mine.get_all(folders, first, loads)
+    found = of_template.get_all(folders, first, loads)
 
     def second() -> dict[str, Any]:
         pairs = len(drawn.search)
@@ -121,11 +121,11 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[R
 
     loads = {"chosen_by": Effects.load, "effects": Effects.load, "scores": HeadScores.load}
     loads["validation"] = Validation.load
-    proof = Proof(**mine.get_all({name: f"{drawn.name}-test-{name}" for name in loads}, second, loads))
+    proof = Proof(**of_template.get_all({name: f"{drawn.name}-test-{name}" for name in loads}, second, loads))
     return _row(drawn, found["scores"], found["evidence"], found["features"], proof), proof.scores
 
 
-def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features, proof: Proof) -> Row:
+def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features, proof: Proof) -> ShelfRow:
     feature = _choose(scores, features, proof.chosen_by)
     head, name = feature.head, feature.contrast
     at, q_feature = proof.scores.heads.index(head), q_values(evidence.p[name])
@@ -133,7 +133,7 @@ def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features
     rivals = {row["control"]: row for row in _rivals(proof.effects, head, name) if row["evidence"]}
     nearest = min(rivals.values(), key=lambda row: row["advantage"])
     check = _check(proof.validation, feature, features.choices.metric)
-    return Row(
+    return ShelfRow(
         contrast=drawn.name,
         question=drawn.template.question,
         digest=drawn.template.digest,

@@ -19,10 +19,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.capture.batching import Batches
-from qkprism.capture.passes import Census, MarkedContrast, passes_of
+from qkprism.capture.model_source import ModelSource, versions
 from qkprism.capture.readers import Reader, read_together
-from qkprism.capture.sites import Site, sites_of
-from qkprism.capture.streaming import stream_moments
+from qkprism.capture.sites import Site
+from qkprism.capture.source import Wanted, moments_of, provenance_of, stream_name
 from qkprism.capture.texts import Texts
 from qkprism.contrasts.tasks import Task
 from qkprism.core.decomposition import Space, shared_space
@@ -36,7 +36,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import EncodedExample, Encodings
+from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
 from qkprism.options import Reading
 from qkprism.progress import bar
@@ -45,7 +45,7 @@ from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.verbs.find_heads import ScoresReader
-from qkprism.verbs.inputs import checked, encode_like, encoder_for, heads_of, provenance_of, versions
+from qkprism.verbs.inputs import encode_like, heads_of
 from qkprism.verbs.intervene import EditOptions, effects_readers
 from qkprism.verbs.validate import validation_reader
 
@@ -101,28 +101,30 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
     """The scores and the moments of every head, from one pass through a task's contrasts."""
     heads, contrasts = heads_of(model, None), task.contrasts
     encoding = Encoding(chat=task.chat, rope=task.frame)
-    sites, encoder = sites_of(model, heads), encoder_for(model, encoding)
     reading: Reading = "symmetric" if task.template.twins else "plain"
-    encoded = {name: Encodings(contrast.examples, encoder) for name, contrast in contrasts.items()}
-    census = {name: Census.of(checked(model, own, heads), contrasts[name]) for name, own in encoded.items()}
-    (group,) = passes_of([MarkedContrast.of(name, encoded[name], census[name], reading, seed) for name in contrasts])
+    source = ModelSource(model, contrasts, heads, encoding)
+    facts = source.known([*contrasts], progress=False)
+    wanted: dict[str, Wanted] = {name: (name, reading) for name in contrasts}
+    stream = source.stream([*wanted.values()], seed)
+    (group,) = stream.passes
     first = group.marked[0]
     alone = [EncodedExample(i, e.text, None, e.weight, e.group, e.source) for i, e in enumerate(first.examples)]
     scored = ScoresReader.of(model, alone, heads, first.group)
-    batches = _Watched(model, sorted(sites), task.frame)
+    batches = _Watched(model, sorted(source.layers), task.frame)
     batches.reader = scored
-    with bar(len(group), f"{task.name} examples", progress) as tick:
-        sums = stream_moments(batches, sites, group, seed=seed, progress=tick)
-    notes = {name: census[name].texts.notes(name, encoding.token) for name in contrasts}
-    provenance = provenance_of(model, contrasts, dict.fromkeys(contrasts, reading), notes)
+    with bar(len(stream), f"{task.name} examples", progress) as tick:
+        found = moments_of(replace(stream, batches=batches), seed=seed, progress=tick)
+    sums = {name: found[stream_name(one)] for name, one in wanted.items()}
+    notes = {name: facts[name].notes(name) for name in contrasts}
+    provenance = provenance_of(source, wanted, facts, notes)
     choices = Choices(center=task.center, metric="contrast", seed=seed)
     scores = scored.result(_about(model, task, "contrast"))
-    return Sums(scores, _layers(sites, sums), choices, encoding, provenance)
+    return Sums(scores, _layers(source.layers, sums), choices, encoding, provenance)
 
 
 def _layers(sites: Mapping[int, Site], sums: Mapping[str, Mapping[int, Moments]]) -> dict[int, LayerMoments]:
     return {
-        number: LayerMoments(site.heads, site.scaling, {name: own[number].to("cpu") for name, own in sums.items()})
+        number: LayerMoments(site.heads, site.scaling, {name: total[number] for name, total in sums.items()})
         for number, site in sites.items()
     }
 
@@ -149,8 +151,8 @@ class _Watched(Batches):
 
         def both(call: AttentionCall, batch: Batch) -> None:
             visit(call, batch)
-            mine, rows = first_texts(batch)
-            self.reader.visit(call.pick(rows, mine.input_ids.shape[1]), mine)
+            seen_batch, rows = first_texts(batch)
+            self.reader.visit(call.pick(rows, seen_batch.input_ids.shape[1]), seen_batch)
 
         for batch in super().run(examples, both):
             self.reader.keep(first_texts(batch)[0])

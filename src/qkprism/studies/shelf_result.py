@@ -29,7 +29,7 @@ TABLE = "table"  # the part of a study's folder that this is
 RIGHT, ERRORS, WRONG = 0.8, 3.0, 1 / 3  # a contrast has a head if it is right as often, clear by so many errors, ...
 
 
-class Row(NamedTuple):
+class ShelfRow(NamedTuple):
     """One contrast, in the head and feature that texts of its own words chose; all figures are of held-out words.
 
     accuracy      how often the head attends more to a positive key than to any negative one; `q` over all heads
@@ -90,7 +90,7 @@ class Shelf(Frozen):
     folder      where the features are; None for a table by itself
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[ShelfRow, ...]
     heads: tuple[Head, ...]
     accuracy: Float64[Tensor, "contrast head"]
     q: Float64[Tensor, "contrast head"]
@@ -101,7 +101,7 @@ class Shelf(Frozen):
     def contrasts(self) -> tuple[str, ...]:
         return tuple(row.contrast for row in self.rows)
 
-    def __getitem__(self, contrast: str) -> Row:
+    def __getitem__(self, contrast: str) -> ShelfRow:
         if contrast not in self.contrasts:
             raise QKPrismError(f"There is no contrast {contrast!r}. There are: {', '.join(self.contrasts)}.")
         return self.rows[self.contrasts.index(contrast)]
@@ -121,7 +121,11 @@ class Shelf(Frozen):
         wanted = Head.parse(head)
         chosen = [row.contrast for row in self.rows if str(wanted) in row.heads]
         sets = {name: self.features(name) for name in chosen}
-        return {f"{name}:{own}": found[own, wanted] for name, found in sets.items() for own in found.contrasts}
+        return {
+            f"{name}:{contrast}": found[contrast, wanted]
+            for name, found in sets.items()
+            for contrast in found.contrasts
+        }
 
     def to_frame(self) -> pd.DataFrame:
         """A row a contrast."""
@@ -179,10 +183,10 @@ def features_folder(contrast: str) -> str:
     return f"{contrast}-features"
 
 
-def _row(values: list[Any]) -> Row:
+def _row(values: list[Any]) -> ShelfRow:
     """A row as JSON has it: no NaN, and lists."""
-    numbers = {name for name, kind in Row.__annotations__.items() if kind == "float"}
-    named: dict[str, Any] = dict(zip(Row._fields, values, strict=True))
+    numbers = {name for name, kind in ShelfRow.__annotations__.items() if kind == "float"}
+    named: dict[str, Any] = dict(zip(ShelfRow._fields, values, strict=True))
     named["heads"] = tuple(named["heads"])
     named |= {name: math.nan for name in numbers if named[name] is None}
-    return Row(**named)
+    return ShelfRow(**named)

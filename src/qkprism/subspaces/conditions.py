@@ -61,7 +61,7 @@ class Conditions:
     @classmethod
     def of(cls, subspaces: Mapping[Condition, Subspace], notes: Sequence[str] = ()) -> Conditions:
         """Put subspaces side by side."""
-        every, ranks = Subspace.joined([*subspaces.values()]), tuple(own.rank for own in subspaces.values())
+        every, ranks = Subspace.joined([*subspaces.values()]), tuple(subspace.rank for subspace in subspaces.values())
         pairs = [pair.tobytes() for pair in torch.cat([every.basis.mT, every.dual], 1).numpy(force=True)]
         first: dict[bytes, int] = {}
         for place, pair in enumerate(pairs):
@@ -72,8 +72,8 @@ class Conditions:
 
     def subspace(self, index: int) -> Subspace:
         """The subspace of one condition."""
-        own = self.columns.split(self.ranks)[index]
-        return Subspace(self.basis[:, own], self.dual[own])
+        columns = self.columns.split(self.ranks)[index]
+        return Subspace(self.basis[:, columns], self.dual[columns])
 
     def pick(self, wanted: Callable[[Condition], bool]) -> Conditions:
         """Only some of the conditions."""
@@ -101,7 +101,9 @@ class Conditions:
 
     def leads(self, direction: int) -> Float64[Tensor, "condition d_head"]:
         """One direction of every subspace; zeros where it has fewer."""
-        places = [int(own[direction]) if len(own) > direction else -1 for own in self.columns.split(self.ranks)]
+        places = [
+            int(columns[direction]) if len(columns) > direction else -1 for columns in self.columns.split(self.ranks)
+        ]
         return torch.cat([self.basis, torch.zeros_like(self.basis[:, :1])], 1)[:, places].mT
 
     @property
@@ -114,21 +116,21 @@ class Conditions:
         return found.index_add_(-1, self._owner.to(terms.device), terms)
 
 
-def methods_of(features: Features, asked: Sequence[str] | None = None) -> tuple[Method, ...]:
+def methods_of(features: Features, wanted: Sequence[str] | None = None) -> tuple[Method, ...]:
     """The methods asked for; by default the contrast metric where it is known, and the paper's."""
     metric = features.choices.metric
-    if asked is None:
+    if wanted is None:
         return ("contrast", "raw") if metric == "contrast" else ("raw",)
-    asked = [asked] if isinstance(asked, str) else asked
-    if not asked:
+    wanted = [wanted] if isinstance(wanted, str) else wanted
+    if not wanted:
         raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
-    for name in asked:
+    for name in wanted:
         if name not in METHODS:
             raise QKPrismError(f"{name!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
         if name == "contrast" and metric != "contrast":
             several = "features.with_metric('contrast') has the other" if len(features.contrasts) > 1 else _ALONE
             raise QKPrismError(f"These features are in the raw metric: {several}.")
-    return tuple(name for name in METHODS if name in asked)
+    return tuple(name for name in METHODS if name in wanted)
 
 
 def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -137,20 +139,20 @@ def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [group for size in sizes for group in combinations(names, size)]
 
 
-def groups_of(features: Features, asked: Groups | None) -> Groups:
+def groups_of(features: Features, wanted: Groups | None) -> Groups:
     """The features that are moved together, by name; each exists and no name is taken twice."""
-    if asked is None:
+    if wanted is None:
         names = ["+".join(group) for group in combined(features.contrasts)]
         if twice := {name for name in names if names.count(name) > 1}:
             raise QKPrismError(f"The contrast {sorted(twice)[0]!r} has the name of others together. Rename it.")
         return dict(zip(names, combined(features.contrasts), strict=True))
-    for title, group in asked.items():
+    for title, group in wanted.items():
         if not group or set(group) - set(features.contrasts) or len(set(group)) < len(group):
             known = ", ".join(features.contrasts)
             raise QKPrismError(f"groups[{title!r}] = {[*group]} does not name features, each once. There are: {known}.")
-    if not asked:
+    if not wanted:
         raise QKPrismError("groups is empty, so nothing would be edited. Leave it out for all combinations.")
-    return asked
+    return wanted
 
 
 def layer_conditions(
@@ -171,7 +173,10 @@ def layer_conditions(
     layer = features.layers[number]
     together = groups_of(features, groups)
     centers = {name: features[name, layer.heads[0]].choices.center for name in layer.moments}
-    shuffled = {name: _permuted(own, is_centred(centers[name], own)) for name, own in layer.moments.items()}
+    shuffled = {
+        name: _permuted(of_contrast, is_centred(centers[name], of_contrast))
+        for name, of_contrast in layer.moments.items()
+    }
     within = key_covariance([*layer.moments.values()])
     kv = next(iter(layer.moments.values())).kv_index
     return {
@@ -179,7 +184,7 @@ def layer_conditions(
             features,
             head,
             within[kv[i]],
-            {name: own[:, i] for name, own in shuffled.items()},
+            {name: draws_of[:, i] for name, draws_of in shuffled.items()},
             methods,
             together,
             draws,
@@ -209,8 +214,8 @@ def _head_conditions(
         found[Condition("full")] = Subspace(eye, eye)
     for method in methods:
         shared = factor(features[features.contrasts[0], head].metric if method == "contrast" else eye)
-        own = {name: _directions(shared, features[name, head].covariance, ranks[name]) for name in ranks}
-        real, separable = _subspaces(shared, own, method, groups)
+        directions = {name: _directions(shared, features[name, head].covariance, ranks[name]) for name in ranks}
+        real, separable = _subspaces(shared, directions, method, groups)
         if not separable:
             notes.append(f"{head}: {method} has no joint projectors, so each feature is moved by its own projector.")
         found |= {Condition("feature", name, method): space for name, space in real.items()}

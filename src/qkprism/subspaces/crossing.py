@@ -49,17 +49,19 @@ def crossing(
     index = torch.tensor([labels.index(value) for value in test.labels[label]])
     sums = torch.zeros(test.n, 3, len(labels) ** 2, dtype=torch.float64)
     for example in range(test.n):
-        own = test.example == example
-        o, t = (torch.nonzero(own & side)[:, 0] for side in (test.positive, ~test.positive))
+        here = test.example == example
+        o, t = (torch.nonzero(here & side)[:, 0] for side in (test.positive, ~test.positive))
         gap = logit[t][None] - logit[o][:, None]
         moved = gap - 2 * (part[t][None] - part[o][:, None])
         cell = (index[o][:, None] * len(labels) + index[t][None]).flatten()
         values = torch.stack([torch.ones_like(gap), gap.sigmoid(), moved.sigmoid()]).flatten(1)
         sums[example].index_add_(1, cell, values)
     count, *total = sums.sum(0)
-    before, after = (own / count for own in total)
+    before, after = (sums / count for sums in total)
     error, n = _error(sums[:, 2] - sums[:, 1], sums[:, 0]), (sums[:, 0] > 0).sum(0)
-    return Crossing(str(head), labels, *(own.unflatten(0, (len(labels), -1)) for own in (before, after, error, n)))
+    return Crossing(
+        str(head), labels, *(tensor.unflatten(0, (len(labels), -1)) for tensor in (before, after, error, n))
+    )
 
 
 def _error(gain: Float64[Tensor, "example cell"], pairs: Float64[Tensor, "example cell"]) -> Float64[Tensor, " cell"]:

@@ -124,15 +124,15 @@ def intervene_vectors(
     head, edit = features.heads[0], edit or Edit()
     number, layer = next(iter(features.layers.items()))
     conditions = layer_conditions(features, number, methods_of(features, methods), draws=draws, seed=seed)
-    own = {head: conditions[head]}
-    ranks = torch.tensor([own[head].ranks])
+    of_head = {head: conditions[head]}
+    ranks = torch.tensor([of_head[head].ranks])
     parts = {}
     for name, part in sets.items():
-        sums = EffectSums.zeros(Table(own[head].names), MEASURES, "shift", 1)
+        sums = EffectSums.zeros(Table(of_head[head].names), MEASURES, "shift", 1)
         weight = torch.ones(len(part.query)) if part.weight is None else part.weight
         for at in range(0, len(part.query), _CHUNK):
             chunk = slice(at, at + _CHUNK)
-            sums.add(measure_edits(part.scene(chunk, layer.scaling), own, edit), weight[chunk])
+            sums.add(measure_edits(part.scene(chunk, layer.scaling), of_head, edit), weight[chunk])
         parts[name] = [([str(head)], sums, ranks)]
     provenance: dict[str, Any] = {"edit": str(edit), "seed": seed, "choices": vars(features.choices)}
-    return Effects.read_all(parts, edit=edit, notes=own[head].notes, provenance=provenance)
+    return Effects.read_all(parts, edit=edit, notes=of_head[head].notes, provenance=provenance)

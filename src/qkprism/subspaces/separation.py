@@ -55,10 +55,10 @@ def separation(
     for number, layer in features.layers.items():
         conditions = layer_conditions(features, number, chosen, draws=draws, seed=seed, groups=groups)
         for head in layer.heads:
-            keys = [own.key[str(head)].double() for own in (train, test)]
-            own = conditions[head]
-            for name, values in zip(parts, _scores(own, keys[0], ours, keys[1], held), strict=True):
-                parts[name].append(([str(head)], _summed(own, values, held.cluster), torch.tensor([own.ranks])))
+            keys = [part.key[str(head)].double() for part in (train, test)]
+            of_head = conditions[head]
+            for name, values in zip(parts, _scores(of_head, keys[0], ours, keys[1], held), strict=True):
+                parts[name].append(([str(head)], _summed(of_head, values, held.cluster), torch.tensor([of_head.ranks])))
     provenance: dict[str, Any] = {"label": label, "draws": draws, "seed": seed, "labels": len(theirs.unique())}
     provenance |= {"examples": test.n, "keys": len(theirs), "items": None if copies is None else len(copies.unique())}
     title = f"telling {label} apart"
@@ -77,8 +77,8 @@ class Heldout:
 
 def numbered(*values: Sequence[LabelOrNone]) -> list[Int[Tensor, " key"]]:
     """The same values by number, the same in all lists."""
-    known = {value: i for i, value in enumerate(dict.fromkeys(value for own in values for value in own))}
-    return [torch.tensor([known[value] for value in own]) for own in values]
+    numbers = {value: i for i, value in enumerate(dict.fromkeys(value for column in values for value in column))}
+    return [torch.tensor([numbers[value] for value in column]) for column in values]
 
 
 def _few(test: Projections) -> int:

@@ -110,8 +110,8 @@ def binding(
     check_sizes(n_entities=1 if n_entities is None else n_entities)
     seed = checked_seed(seed)
     world = named(schema, SCHEMAS, "schema", own="a Schema of your own")
-    ways = named(phrasing, PHRASINGS, "phrasing")
-    labels = _labels(world, ways, n_pairs, tokenizer)
+    phrases = named(phrasing, PHRASINGS, "phrasing")
+    labels = _labels(world, phrases, n_pairs, tokenizer)
     entities, held_out = _entities(world, n_pairs, n_entities, tokenizer, seed)
     train, held = World(n_pairs, entities, labels), World(n_pairs, held_out, labels)
     scenes = tuple(with_target(held, n_test, _rng(seed, "test")))
@@ -121,12 +121,12 @@ def binding(
     varied = _numbered(changeable(train, n_train, _rng(seed, "twins")))
 
     def contrast(name: str, drawn: tuple[tuple[int, Drawn], ...], twins: Callable[[Drawn], Twins]) -> Contrast:
-        examples = Written(drawn, _SceneWriter(name, world, ways, twins).write)
-        return Contrast(name, examples, f"binding, {world.name}, {ways.name}")
+        examples = Written(drawn, _SceneWriter(name, world, phrases, twins).write)
+        return Contrast(name, examples, f"binding, {world.name}, {phrases.name}")
 
     return BindingTask(
         schema=world,
-        phrasing=ways,
+        phrasing=phrases,
         entities=entities,
         held_out=held_out,
         labels=labels,

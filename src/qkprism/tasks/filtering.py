@@ -107,7 +107,7 @@ def filtering(
     seed = checked_seed(seed)
     if isinstance(categories, str) or not isinstance(categories, Sequence):
         raise QKPrismError(f"categories={show(categories)} is not a list of categories such as ['fruits', 'animals'].")
-    chosen = tuple(named(given, CATEGORIES, "category", own="a Category of your own") for given in categories)
+    chosen = tuple(named(category, CATEGORIES, "category", own="a Category of your own") for category in categories)
     listing = named(phrasing, LISTINGS, "phrasing")
     _check_company(chosen, n_categories)
     halves = {c.name: _halves(c, n_items, listing, tokenizer, seed) for c in chosen}
@@ -115,14 +115,14 @@ def filtering(
     held = _Lists(chosen, {name: second for name, (_, second) in halves.items()}, listing, n_categories, n_items)
     drawn = {c.name: train.draw(c.name, [c] * n_train, _rng(seed, c.name)) for c in chosen}
     # One of each in turn, so that a slice of the pooled contrast is balanced too.
-    turns = [own for turn in zip(*drawn.values(), strict=True) for own in turn]
+    turns = [one for turn in zip(*drawn.values(), strict=True) for one in turn]
     return FilteringTask(
         categories=chosen,
         listing=listing,
         items=train.items,
         held_out=held.items,
         contrasts={POOLED: train.contrast(POOLED, turns, "all categories")},
-        extra={name: train.contrast(name, own) for name, own in drawn.items()},
+        extra={name: train.contrast(name, lists) for name, lists in drawn.items()},
         search=train.mixed("search", n_search, _rng(seed, "search")),
         test=held.mixed("test", n_test, _rng(seed, "test")),
     )
@@ -198,10 +198,10 @@ def _check_company(categories: Sequence[Category], n_categories: int) -> None:
         raise QKPrismError(f"n_categories={n_categories} leaves no negative key; give at least 2.")
     if len({c.name for c in categories} | {POOLED}) < len(categories) + 1:
         raise QKPrismError(f"categories need names of their own, other than {POOLED!r}.")
-    for asked in categories:
-        if len(company := _company(asked, categories)) < n_categories - 1:
+    for category in categories:
+        if len(company := _company(category, categories)) < n_categories - 1:
             raise QKPrismError(
-                f"a list with {asked.name} has {len(company) + 1} categories at most, of those that share no member "
+                f"a list with {category.name} has {len(company) + 1} categories at most, of those that share no member "
                 f"with it, and n_categories={n_categories}; give more categories or a smaller number."
             )
 

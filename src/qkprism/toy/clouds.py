@@ -42,9 +42,9 @@ class Point:
 def clouds(heads: Sequence[ToyHead], sampling: Sampling) -> list[Point]:
     """Points of z1 in each head of any size."""
     rows = []
-    for own in by_size(heads):
-        recipes = recipes_of(own, sampling)
-        for i, head in enumerate(own):
+    for same_size in by_size(heads):
+        recipes = recipes_of(same_size, sampling)
+        for i, head in enumerate(same_size):
             rows += _cloud(head, recipes.features(i, "paper")[0])
     return rows
 
@@ -57,11 +57,11 @@ def _cloud(head: ToyHead, feature: Feature) -> list[Point]:
     latents = {"key": samples.z1[row, samples.target], "query": samples.query_z1}
     places = _three(torch.cat([one / one.norm(dim=1).mean() for one in (keys, queries)]))
     found = []
-    for side, own in zip(("key", "query"), places.split(POINTS), strict=True):
+    for side, points in zip(("key", "query"), places.split(POINTS), strict=True):
         values = _values(head.cell, latents[side])
         found += [
             Point(head.cell, "z1", side, value, *place)  # type: ignore[arg-type]
-            for value, place in zip(values, own.tolist(), strict=True)
+            for value, place in zip(values, points.tolist(), strict=True)
         ]
     return found
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
+from qkprism.capture.sites import Site
+from qkprism.capture.source import Chunk, Marks, add_chunk
 from qkprism.capture.vectors import Vectors
 from qkprism.core.feature import Choices
-from qkprism.core.moments import Moments, Plan, accumulate, assign_folds, make_plan, reduce_keys
+from qkprism.core.moments import Moments, assign_folds
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.results.features import Features, LayerMoments
@@ -76,31 +76,26 @@ def decompose_heads(
 
 def stacked_moments(vectors: Sequence[Vectors], seed: int = 0) -> Moments:
     """The sums that `Vectors.moments` gives for each head, as those of one layer."""
-    query = torch.stack([own.query for own in vectors], 1)[:, None]
-    key = torch.stack([torch.stack([own.positive, own.negative], 1) for own in vectors], 2)
-    sums = Moments.zeros(range(len(vectors)), query.shape[-1])
-    for rows, plan in _plans(len(query), seed):
-        accumulate(sums, query[rows], reduce_keys(sums, key[rows], plan), plan)
-    return sums
+    query = torch.stack([head.query for head in vectors], 1)[:, None]
+    key = torch.stack([torch.stack([head.positive, head.negative], 1) for head in vectors], 2)
+    d_head, numbers = query.shape[-1], range(len(vectors))
+    site = Site.of([Head(0, i) for i in numbers], numbers, d_head, d_head**-0.5)
+    sums: dict[int, Moments] = {}
+    for rows, marks in _marks(len(query), seed):
+        chunk = Chunk("", "plain", 0, marks, lambda _, rows=rows: (query[rows], key[rows]))  # type: ignore[misc]
+        add_chunk(sums, chunk, {0: site}, seed)
+    return sums[0]
 
 
 @lru_cache(maxsize=8)
-def _plans(n: int, seed: int) -> tuple[tuple[Int[Tensor, " row"], Plan], ...]:
-    """The plan of every chunk of n pairs: the same in all heads, and most of the work if it were made for each."""
-    fold = torch.tensor(assign_folds(list(range(n)), seed))
-    found = []
+def _marks(n: int, seed: int) -> tuple[tuple[slice, Marks], ...]:
+    """The marks of every chunk of n pairs: the same in all heads, so that their plan is made once."""
+    fold, found = torch.tensor(assign_folds(list(range(n)), seed)), []
     for at in range(0, n, _CHUNK):
-        rows = torch.arange(at, min(at + _CHUNK, n))
-        side = torch.tensor([1, -1]).expand(len(rows), -1)
-        plan = make_plan(
-            side=side,
-            text=torch.zeros_like(side),
-            cell=torch.full_like(side, -1),
-            weight=torch.ones(len(rows)),
-            fold=fold[rows],
-            index=rows.tolist(),
-            reading="plain",
-            seed=seed,
-        )
-        found.append((rows, plan))
+        rows = slice(at, min(at + _CHUNK, n))
+        size = rows.stop - at
+        side, weight = torch.tensor([1, -1]).expand(size, -1), torch.ones(size)
+        none = torch.full_like(side, -1)
+        group = tuple(range(at, rows.stop))
+        found.append((rows, Marks(side, torch.zeros_like(side), none, weight, weight, fold[rows], group)))
     return tuple(found)

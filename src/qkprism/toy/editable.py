@@ -79,9 +79,9 @@ def _pair(task: ToyTask, target: Target, n: int, random: torch.Generator) -> lis
     """z1 and z2 of original and target; a matched target differs in its latent and in nothing else."""
     found = [_latents(task, (n, PAIR, rank), random) for rank in task.ranks]
     if target != "given":
-        own, held = found if target == "z1" else found[::-1]
+        moved, held = found if target == "z1" else found[::-1]
         held[:, 1] = held[:, 0]
-        differ_in_sign(own[:, 1], own[:, 0], random)
+        differ_in_sign(moved[:, 1], moved[:, 0], random)
     return found
 
 

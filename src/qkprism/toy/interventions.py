@@ -81,8 +81,8 @@ def _rows(head: ToyHead, target: Target, conditions: Conditions, n: int) -> list
     for rows in _chunks(head, target, n):
         total += _measured(head, rows, conditions, places) * (len(rows) / n)
     return [
-        Swap(head.cell, target, *key, conditions.ranks[own[0]], *total[:, i].tolist())
-        for i, (key, own) in enumerate(places.items())
+        Swap(head.cell, target, *key, conditions.ranks[place[0]], *total[:, i].tolist())
+        for i, (key, place) in enumerate(places.items())
     ]
 
 
@@ -98,8 +98,8 @@ def _measured(
     change = key_changes(rows.scene, {_PLACE: conditions}, Edit())[..., 0] * rows.scene.scaling
     after, truth = torch.stack(rows.attention(change)), true_attention(head, rows)
     found = []
-    for (_, feature, _), own in places.items():
-        moved = after[:, own]
+    for (_, feature, _), place in places.items():
+        moved = after[:, place]
         off = moved - truth[feature][:, None]
         distance = (off.abs().sum(0) + off.sum(0).abs()).mean() / 2
         found.append(torch.stack([*moved.mean((1, 2)), distance]))

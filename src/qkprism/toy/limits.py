@@ -72,7 +72,7 @@ def ends(heads: Sequence[ToyHead], sampling: Sampling, most: int = SIZES[-1]) ->
     """Errors of every projector and ranks by every rule, in heads of any size and data of each kind."""
     drawn = [replace(sampling, n=n) for n in SIZES if n <= most]
     drawn += [replace(sampling, correlation=correlation) for correlation in CORRELATIONS]
-    jobs = [(own, each) for own in by_size(heads) for each in dict.fromkeys(drawn)]
+    jobs = [(same_size, each) for same_size in by_size(heads) for each in dict.fromkeys(drawn)]
     with one_core_each() as pool:
         found = list(pool.map(lambda job: _ends(*job), jobs))
     return Ends(*(tuple(row for one in found for row in getattr(one, kind)) for kind in ("limits", "ranks_at")))
@@ -81,8 +81,8 @@ def ends(heads: Sequence[ToyHead], sampling: Sampling, most: int = SIZES[-1]) ->
 def _ends(heads: Sequence[ToyHead], sampling: Sampling) -> Ends:
     recipes = recipes_of(heads, sampling)
     wrong = [
-        Limit(head.cell, latent, sampling.correlation, sampling.n, method, _error_of(head, latent, own, method))
-        for head, own in zip(heads, recipes.conditions(1), strict=True)
+        Limit(head.cell, latent, sampling.correlation, sampling.n, method, _error_of(head, latent, conditions, method))
+        for head, conditions in zip(heads, recipes.conditions(1), strict=True)
         for latent in LATENTS
         for method in METHODS
     ]
@@ -99,7 +99,7 @@ def projector_error(head: ToyHead, latent: Latent, projector: Float64[Tensor, "d
     """How wrong the logits are that a projector moves."""
     keys = {name: true_keys(head, name) for name in LATENTS}
     queries = torch.cat([true_queries(head, name) for name in LATENTS], 1).mT
-    wrong = [projector @ own - (own if name == latent else 0) for name, own in keys.items()]
+    wrong = [projector @ key - (key if name == latent else 0) for name, key in keys.items()]
     return float((queries @ torch.cat(wrong, 1)).norm() / (queries @ keys[latent]).norm())
 
 

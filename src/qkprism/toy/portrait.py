@@ -69,8 +69,8 @@ def portray(
 
 
 def _groups(heads: Sequence[ToyHead], d_head: int) -> list[Sequence[ToyHead]]:
-    own = [head for head in heads if head.cell.d_head == d_head]
-    return [own[at : at + TOGETHER] for at in range(0, len(own), TOGETHER)]
+    same_size = [head for head in heads if head.cell.d_head == d_head]
+    return [same_size[at : at + TOGETHER] for at in range(0, len(same_size), TOGETHER)]
 
 
 def _few(heads: Sequence[ToyHead], sampling: Sampling, depth: Depth) -> Portrait:

@@ -57,7 +57,7 @@ def recipes_of(heads: Sequence[ToyHead], sampling: Sampling) -> Recipes:
 
 def _joined(*parts: Conditions) -> Conditions:
     """Conditions side by side; those that belong to no feature are the same in all."""
-    return Conditions.of({name: own.subspace(i) for own in parts for i, name in enumerate(own.names)})
+    return Conditions.of({name: part.subspace(i) for part in parts for i, name in enumerate(part.names)})
 
 
 def only(conditions: Conditions, keep: Callable[[Condition], bool] | None = None) -> Conditions:

@@ -61,9 +61,9 @@ def recover(
     drawn = sampling or Sampling()
     found: dict[tuple[Cell, Latent], Recovery] = {}
     for d_head in sorted({head.cell.d_head for head in heads}):
-        own = [head for head in heads if head.cell.d_head == d_head]
-        features = decompose_heads(own, drawn, replace(OURS, energy=energy, threshold=threshold))
-        found |= {(row.cell, row.latent): row for row in recovered(own, features, drawn)}
+        same_size = [head for head in heads if head.cell.d_head == d_head]
+        features = decompose_heads(same_size, drawn, replace(OURS, energy=energy, threshold=threshold))
+        found |= {(row.cell, row.latent): row for row in recovered(same_size, features, drawn)}
     return [found[head.cell, latent] for head in heads for latent in LATENTS]
 
 

@@ -110,19 +110,19 @@ def draw_contrast(
     _known("latent", latent, LATENTS)
     check_negatives(negatives)
     own_rank, held_rank = task.ranks if latent == "z1" else task.ranks[::-1]
-    own = draw_latents(task.variant, (n, own_rank), random)
-    of_query = draw_given(task.variant, own, held_rank, correlation, random)
-    held = draw_given(task.variant, own, held_rank, correlation, random)
+    values = draw_latents(task.variant, (n, own_rank), random)
+    of_query = draw_given(task.variant, values, held_rank, correlation, random)
+    held = draw_given(task.variant, values, held_rank, correlation, random)
     negative = draw_given(task.variant, held, own_rank, correlation, random)
     if negatives == "differs":
-        make_differ(negative, own, lambda same: draw_given(task.variant, held[same], own_rank, correlation, random))
-    tokens = {latent: torch.stack([own, negative], 1), _other(latent): torch.stack([held, held], 1)}
+        make_differ(negative, values, lambda same: draw_given(task.variant, held[same], own_rank, correlation, random))
+    tokens = {latent: torch.stack([values, negative], 1), _other(latent): torch.stack([held, held], 1)}
     return Samples(
         **tokens,
         # not shared: along what never differs between keys the contrast metric has only noise to go by
         payload=torch.randint(task.payloads, (n, 2), generator=random),
         noise=torch.randn(n, 2, task.width, generator=random),
-        **{f"query_{latent}": own, f"query_{_other(latent)}": of_query},
+        **{f"query_{latent}": values, f"query_{_other(latent)}": of_query},
         query_noise=torch.randn(n, task.width, generator=random),
         original=torch.zeros(n, dtype=torch.long),
         target=torch.ones(n, dtype=torch.long),
@@ -152,8 +152,8 @@ def match_target(samples: Samples, latent: Latent, random: torch.Generator) -> S
     held, row = _other(latent), torch.arange(len(samples.target))
     tokens = {name: getattr(samples, name).clone() for name in LATENTS}
     tokens[held][row, samples.target] = take(tokens[held], samples.original)
-    own = tokens[latent][row, samples.target]
-    tokens[latent][row, samples.target] = differ_in_sign(own, take(tokens[latent], samples.original), random)
+    chosen = tokens[latent][row, samples.target]
+    tokens[latent][row, samples.target] = differ_in_sign(chosen, take(tokens[latent], samples.original), random)
     return replace(samples, **tokens)
 
 

@@ -75,9 +75,9 @@ class Stack:
         """The best weights of every cell so far."""
         best, found = self.unflatten(self.best), []
         for i, cell in enumerate(self.cells):
-            own = (best.query[i], best.key[i], best.value[i], best.output[i])
+            weights = (best.query[i], best.key[i], best.value[i], best.output[i])
             maps = untrained(cell).maps
-            found.append(ToyHead(cell, maps, *own, steps=int(self.steps[i]), loss=float(self.best_loss[i])))
+            found.append(ToyHead(cell, maps, *weights, steps=int(self.steps[i]), loss=float(self.best_loss[i])))
         return found
 
     def step(self, dealt: Deal, protocol: Protocol, number: int) -> None:

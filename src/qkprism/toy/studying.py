@@ -82,15 +82,15 @@ class _ToyWork:
     say: Say
 
     def study(self, heads: Mapping[Cell, ToyHead], pictured: Sequence[ToyHead]) -> Study:
-        own = [*heads.values()]
+        every = [*heads.values()]
         only_ranks = Depth(0, 0, parts=False)
         features_only = replace(self.depth, draws=0, swaps=min(self.depth.swaps, MOST_REBASED))
         return Study(
             heads=heads,
-            trained=self.portrait("trained", own, self.depth),
+            trained=self.portrait("trained", every, self.depth),
             untrained=self.portrait("untrained", [untrained(cell) for cell in heads], only_ranks),
-            rebased=self.portrait("rebased", [rebased(head) for head in own], features_only),
-            **self.ends(_probed(own)),
+            rebased=self.portrait("rebased", [rebased(head) for head in every], features_only),
+            **self.ends(_probed(every)),
             **self.kept("clouds", pictured, CLOUDS, lambda: {"clouds": clouds(pictured, self.sampling)}),
         )
 

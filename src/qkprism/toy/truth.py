@@ -64,12 +64,12 @@ def alignment(
 def logit_parts(head: ToyHead, samples: Samples) -> dict[str, Float64[Tensor, "sample token"]]:
     """The true parts of every logit (before scaling): what z1, z2 and the rest of each key give with the query."""
     query = head.queries(samples).double()
-    whole = head.keys(samples).double() @ query[:, :, None]
+    product = head.keys(samples).double() @ query[:, :, None]
     parts: dict[str, Tensor] = {}
     for latent in LATENTS:
-        own = getattr(samples, latent).double() @ true_keys(head, latent).mT
-        parts[latent] = (own @ query[:, :, None])[:, :, 0]
-    return parts | {"rest": whole[:, :, 0] - parts["z1"] - parts["z2"]}
+        along = getattr(samples, latent).double() @ true_keys(head, latent).mT
+        parts[latent] = (along @ query[:, :, None])[:, :, 0]
+    return parts | {"rest": product[:, :, 0] - parts["z1"] - parts["z2"]}
 
 
 @dataclass(frozen=True)

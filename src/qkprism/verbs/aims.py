@@ -81,10 +81,10 @@ def all_aims(
         raise QKPrismError(
             f"labels names the contrast {sorted(unknown)[0]!r}. There are: {', '.join(features.contrasts)}."
         )
-    known = {name for example in encoded for key in example.text.keys for name in key.labels}
-    if missing := set(named.values()) - known:
+    names = {name for example in encoded for key in example.text.keys for name in key.labels}
+    if missing := set(named.values()) - names:
         raise QKPrismError(
-            f"No key has a label {sorted(missing)[0]!r}. Labels of keys: {', '.join(sorted(known)) or 'none'}."
+            f"No key has a label {sorted(missing)[0]!r}. Labels of keys: {', '.join(sorted(names)) or 'none'}."
         )
     given = given_aims(encoded, seed)
     found: dict[str, Aims] = {GIVEN: given}

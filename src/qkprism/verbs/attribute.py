@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from qkprism.capture.model_source import check_ids, check_length, versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast, Example, Text
 from qkprism.core.splitting import Split, split_of
 from qkprism.core.terms import AttributionSums, term_names, terms_of, variance_shares
@@ -27,21 +29,21 @@ from qkprism.options import Frame, names_in
 from qkprism.results.attribution import STRONG, Attribution, Attributions
 from qkprism.results.features import Features
 from qkprism.verbs.inputs import (
+    AnySource,
     Heads,
-    check_ids,
-    check_length,
+    KeptExamples,
     encode_like,
     examples_of,
     heads_with_features,
+    model_for,
     noted,
-    versions,
     without_texts,
 )
 
 
 @overload
 def attribute(
-    model: Model,
+    source: AnySource,
     text: str | Text | Example,
     features: Features,
     head: HeadLike | None = None,
@@ -52,7 +54,7 @@ def attribute(
 ) -> Attribution: ...
 @overload
 def attribute(
-    model: Model,
+    source: AnySource,
     text: Contrast | Iterable[Example],
     features: Features,
     head: Heads = None,
@@ -64,7 +66,7 @@ def attribute(
     progress: bool = True,
 ) -> Attributions: ...
 def attribute(
-    model: Model,
+    source: AnySource,
     text: str | Text | Example | Contrast | Iterable[Example],
     features: Features,
     head: Heads = None,
@@ -77,28 +79,37 @@ def attribute(
 ) -> Attribution | Attributions:
     """Split the logits of a query token into one part a feature and a residual, exactly.
 
-    >>> attribute(model, "The hat is in Box O, the jam is in Box Z. The jam is in Box", features, "L18H6").plot()
-    ... # doctest: +SKIP
+    >>> why = qk.attribute(model, "the hat in A, the jam in B. The jam in box", features, "L0H1")
+    >>> why.terms
+    ('order', 'lexical', 'residual')
 
-    A text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one head; a string
-    may have marks, so a literal `[-`, `[+` or `[?` is written `[[-` and so on (or give a `Text`). Many
-    examples give `Attributions`: means over examples in one or more heads. `method` is oblique, sequential (the
-    paper's; `order` says what is projected out first), shapley or both; `contrasts` picks some of the features.
+    source       the model of the features; or a `VectorSource`, for means over the examples of a contrast
+    text         a text gives an `Attribution`: every token that its query (the last token unless marked) sees, in one
+                 head. A string may have marks, so a literal `[-`, `[+` or `[?` is written `[[-` and so on (or give a
+                 `Text`). Many examples, or the name of a contrast of vectors, give `Attributions`: means over examples
+    features     what `decompose` gave
+    head         of a text one head, which may be left out where features have one; of many examples all by default
+    method       oblique (default with the contrast metric), sequential (the paper's), shapley or both
+    order        for sequential: what is projected out first; by rank by default
+    contrasts    some of the features; all by default
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
     """
-    if not isinstance(text, str | Text | Example):
-        text = examples_of(text)
-        reader = attributions_reader(model, text, features, head, method=method, order=order, contrasts=contrasts)
-        read_together(model, [reader], batch_size=batch_size, progress=progress)
-        return noted(reader.result(), features, text)
-    splits = _splits(model, features, head, method, order, contrasts)
+    if not isinstance(text, str | Text | Example) or (isinstance(source, VectorSource) and isinstance(text, str)):
+        examples = examples_of(text, source)
+        reader = attributions_reader(source, examples, features, head, method=method, order=order, contrasts=contrasts)
+        read_together(source, [reader], batch_size=batch_size, progress=progress)
+        return noted(reader.result(), features, examples)
+    splits = _splits(source, features, head, method, order, contrasts)
     if len(splits) > 1:
         raise QKPrismError(f"Name one head for a text. There are: {', '.join(map(str, splits))}.")
-    return _attribute_text(model, _text(text), features, *next(iter(splits.items())))
+    found = model_for(source, "The logits of one text are read as it runs")
+    return _attribute_text(found, _text(text), features, *next(iter(splits.items())))
 
 
 def attributions_reader(
-    model: Model,
-    examples: Contrast | Iterable[Example],
+    model: AnySource,
+    examples: Contrast | Iterable[Example] | KeptExamples,
     features: Features,
     heads: Heads = None,
     *,
@@ -115,7 +126,7 @@ def attributions_reader(
 
 
 def _splits(
-    model: Model,
+    model: AnySource,
     features: Features,
     heads: Heads,
     method: str | None,
@@ -124,7 +135,7 @@ def _splits(
 ) -> dict[Head, Split]:
     """How the logits of each head are split."""
     chosen, names = heads_with_features(model, features, heads), _names(features, contrasts)
-    return {own: split_of([features[name, own] for name in names], method, order) for own in chosen}
+    return {one: split_of([features[name, one] for name in names], method, order) for one in chosen}
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
@@ -272,7 +283,7 @@ class AttributionsReader:
 
     @classmethod
     def of(
-        cls, model: Model, examples: Sequence[EncodedExample], features: Features, splits: Mapping[Head, Split]
+        cls, model: AnySource, examples: Sequence[EncodedExample], features: Features, splits: Mapping[Head, Split]
     ) -> AttributionsReader:
         # The default order of a sequential split goes by rank and differs from head to head; a table has one order.
         names = [name for name in features.contrasts if name in next(iter(splits.values())).names]
@@ -297,18 +308,18 @@ class AttributionsReader:
         heads = [head for tally in self.tallies.values() for head in tally.site.heads]
         sums = [tally.sums for tally in self.tallies.values() if tally.sums is not None]
         parts: dict[str, list[tuple[Tensor, Tensor]]] = {
-            "gap": [(own.gap.mean()[:, :-1], own.gap.error()[:, :-1]) for own in sums],
-            "gap_share": [own.gap_share() for own in sums],
-            "variance": [(own.variance.mean(), own.variance.error()) for own in sums],
-            "variance_marked": [(own.variance_marked.mean(), own.variance_marked.error()) for own in sums],
+            "gap": [(total.gap.mean()[:, :-1], total.gap.error()[:, :-1]) for total in sums],
+            "gap_share": [total.gap_share() for total in sums],
+            "variance": [(total.variance.mean(), total.variance.error()) for total in sums],
+            "variance_marked": [(total.variance_marked.mean(), total.variance_marked.error()) for total in sums],
         }
-        spread = dict(zip(heads, [value for own in sums for value in own.order_spread()], strict=True))
+        spread = dict(zip(heads, [value for total in sums for value in total.order_spread()], strict=True))
         notes = [note for head in heads for note in _order_notes(head, splits[head], spread[head])]
         return Attributions(
             heads=tuple(map(str, heads)),
             terms=next(iter(self.tallies.values())).names,
-            values={name: torch.cat([value for value, _ in own]) for name, own in parts.items()},
-            errors={name: torch.cat([error for _, error in own]) for name, own in parts.items()},
+            values={name: torch.cat([value for value, _ in part]) for name, part in parts.items()},
+            errors={name: torch.cat([error for _, error in part]) for name, part in parts.items()},
             n=n,
             method={str(head): splits[head].method for head in heads},
             condition={str(head): splits[head].condition for head in heads},
@@ -319,7 +330,7 @@ class AttributionsReader:
         )
 
 
-def _provenance(model: Model, features: Features) -> dict[str, Any]:
+def _provenance(model: AnySource, features: Features) -> dict[str, Any]:
     return {
         "model": model.name,
         "revision": model.revision,

@@ -34,16 +34,19 @@ class Cases:
     @classmethod
     def of(cls, model: Model, pairs: Pairs, features: Features, heads: Sequence[Head]) -> Cases:
         """Encode the pairs of all factors as the features' texts were, and check that their keys correspond."""
-        named = {name: _pairs(given, name) for name, given in pairs.items()}
-        if empty := [name for name, own in named.items() if not own]:
+        named = {name: _pairs(pair, name) for name, pair in pairs.items()}
+        if empty := [name for name, pairs_of in named.items() if not pairs_of]:
             raise QKPrismError(f"There are no pairs for the factor {empty[0]!r}.")
-        changed = {name: encode_like(model, [pair[1] for pair in own], features, heads) for name, own in named.items()}
-        bases = dict.fromkeys(base for own in named.values() for base, _ in own)
+        changed = {
+            name: encode_like(model, [pair[1] for pair in pairs_of], features, heads)
+            for name, pairs_of in named.items()
+        }
+        bases = dict.fromkeys(base for pairs_of in named.values() for base, _ in pairs_of)
         places = {base: i for i, base in enumerate(bases)}
         encoded = encode_like(model, [*places], features, heads)
         changes: list[list[str]] = [[] for _ in places]
-        for name, own in named.items():
-            for number, (base, _) in enumerate(own):
+        for name, pairs_of in named.items():
+            for number, (base, _) in enumerate(pairs_of):
                 at, text = places[base], changed[name][number].text
                 _check(encoded[at], text)
                 encoded[at] = replace(encoded[at], more=(*encoded[at].more, text))

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.sites import Site, sites_of
 from qkprism.capture.texts import Texts
+from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast
 from qkprism.core.means import Means, Pool
 from qkprism.encoding import Encoding, checked_encoding
@@ -20,16 +22,15 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Model
-from qkprism.notes import warn_of
+from qkprism.notes import Note, warn_of
 from qkprism.options import HEAD_MEASURES as MEASURES
 from qkprism.options import Frame, choice
 from qkprism.results.scores import HeadScores
-from qkprism.verbs.inputs import Examples, Heads, encode_for, examples_of, heads_of, versions
+from qkprism.verbs.inputs import AnySource, Examples, Heads, KeptExamples, encode_single, examples_of, heads_of
 
 
 def find_heads(
-    model: Model,
+    source: AnySource,
     examples: Examples,
     *,
     heads: Heads = None,
@@ -38,19 +39,49 @@ def find_heads(
     batch_size: int | None = None,
     progress: bool = True,
 ) -> HeadScores:
-    """Score every head by how it attends to the positive keys, in one pass; the best comes first."""
+    """Score every head by how it attends to the positive keys, in one pass; the best comes first.
+
+    >>> scores = qk.find_heads(model, contrast, progress=False)
+    >>> len(scores), len(scores.top(2))
+    (8, 2)
+
+    source       a model that `load` gave, or a `VectorSource`, whose attention is that among the marked keys
+    examples     a contrast, the path of its file, or a list of examples, each with a negative key in its text; of a
+                 `VectorSource` the name of a contrast
+    heads        some heads, such as ["L18H6", "L21H7"]; all by default
+    by           the measure to sort by: accuracy (default; the best of the marked keys is positive), accuracy_all (of
+                 all tokens), attention_positive, attention_negative, ratio or logit_gap
+    encoding     how texts become tokens; change it for chat models, or take the one that a task has
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
+    """
     choice(by, MEASURES, "a measure of heads")
-    chosen, examples = heads_of(model, heads), examples_of(examples)
-    name = examples.name if isinstance(examples, Contrast) else None
-    encoded = encode_for(model, examples, chosen, checked_encoding(encoding))
-    texts = Texts.of(encoded, examples)
-    notes = texts.notes_on_search(name or "search", encoding.token)
+    chosen, texts = heads_of(source, heads), examples_of(examples, source)
+    encoded = encode_single(source, texts, chosen, checked_encoding(encoding))
+    group, notes = _groups(source, texts, encoded, encoding)
     warn_of(notes, 2)
-    reader = ScoresReader.of(model, encoded, chosen, texts.grouping.group)
-    read_together(model, [reader], batch_size=batch_size, progress=progress)
-    provenance: dict[str, Any] = {"model": model.name, "revision": model.revision, "contrast": name}
+    reader = ScoresReader.of(source, encoded, chosen, group)
+    read_together(source, [reader], batch_size=batch_size, progress=progress)
+    provenance: dict[str, Any] = {"model": source.name, "revision": source.revision, "contrast": _name(texts)}
     provenance |= {"notes": [note.text for note in notes], "versions": versions()}
     return reader.result(provenance).sort(by)
+
+
+def _name(examples: object) -> str | None:
+    if isinstance(examples, KeptExamples):
+        return examples.contrast
+    return examples.name if isinstance(examples, Contrast) else None
+
+
+def _groups(
+    source: AnySource, examples: Any, encoded: Sequence[EncodedExample], encoding: Encoding
+) -> tuple[tuple[int, ...], list[Note]]:
+    """Which examples are not independent, and what is to be said of them."""
+    if isinstance(source, VectorSource):
+        grouping = source.deepest(examples.contrast).grouping()
+        return grouping.group, grouping.notes_on_repeats(examples.contrast, "vectors")
+    texts = Texts.of(encoded, examples)
+    return texts.grouping.group, texts.notes_on_search(_name(examples) or "search", encoding.token)
 
 
 @dataclass
@@ -68,7 +99,7 @@ class ScoresReader:
     @classmethod
     def of(
         cls,
-        model: Model,
+        source: AnySource,
         encoded: Sequence[EncodedExample],
         heads: Sequence[Head],
         group: Sequence[int],
@@ -78,7 +109,7 @@ class ScoresReader:
         if lacking := [example.source for example in encoded if not example.text.negative]:
             raise QKPrismError(f"{lacking[0]}: finding heads needs a negative key in the text.")
         alone = [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
-        return cls(alone, sites_of(model, heads), group, rope)
+        return cls(alone, sites_of(source, heads), group, rope)
 
     def __post_init__(self) -> None:
         self.pools = {layer: Pool.of(self.group) for layer in self.sites}

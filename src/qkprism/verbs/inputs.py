@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import os
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from qkprism.capture.model_source import checked, encoder_for
+from qkprism.capture.vector_batches import encoded_vectors
+from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast, Example, check_name, text_digest
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.digest import model_digest
-from qkprism.models.encoding import EncodedExample, Encoder, check_reach
+from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
-from qkprism.notes import Note
-from qkprism.options import Reading, by_name, show
-from qkprism.progress import Progress
+from qkprism.options import by_name, show
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
 
+AnySource = Model | VectorSource
 Place = str | os.PathLike[str]  # of a contrast's file
 Contrasts = Contrast | Place | Sequence[Contrast | Place] | Mapping[str, Contrast | Place]
 Examples = Contrast | Place | Iterable[Example] | Example
 RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "position", "token", "mark", "given"}
-REMEMBERED = 20_000  # examples of a contrast whose texts features remember
 Noted = TypeVar("Noted", bound=Any)  # a frozen dataclass with notes
 Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
 
@@ -65,8 +65,20 @@ def _contrast(given: Any) -> Contrast:
     return given
 
 
-def examples_of(examples: Examples) -> Contrast | list[Example]:
-    """Examples in whatever form they were given; a file is read."""
+@dataclass(frozen=True)
+class KeptExamples:
+    """The examples of one contrast of a `VectorSource`."""
+
+    contrast: str
+
+
+def examples_of(examples: Examples, source: AnySource | None = None) -> Contrast | list[Example] | KeptExamples:
+    """Examples in whatever form they were given; a file is read. Those of vectors are named by their contrast."""
+    if isinstance(source, VectorSource):
+        if not isinstance(examples, str) or examples not in source.contrasts:
+            names = ", ".join(source.contrasts)
+            raise QKPrismError(f"{show(examples)} is not a contrast of these vectors. There are: {names}.")
+        return KeptExamples(examples)
     if isinstance(examples, Contrast | str | os.PathLike):
         return _contrast(examples)
     if isinstance(examples, Example):
@@ -76,8 +88,17 @@ def examples_of(examples: Examples) -> Contrast | list[Example]:
     return list(examples)
 
 
-def heads_of(model: Model, heads: Heads) -> tuple[Head, ...]:
-    """The heads asked for (all of the model)."""
+def model_for(source: AnySource, what: str) -> Model:
+    """The model, where texts must be run: vectors are refused."""
+    if isinstance(source, VectorSource):
+        raise QKPrismError(f"{what}, and a VectorSource has none to run. Give a model that qkprism.load returned.")
+    return source
+
+
+def heads_of(model: AnySource, heads: Heads) -> tuple[Head, ...]:
+    """The heads that are wanted (all of the model)."""
+    if isinstance(model, VectorSource):
+        return model.pick(heads.heads if isinstance(heads, HeadScores) else heads).heads
     if not isinstance(model, Model):
         raise QKPrismError(f"Give a model that qkprism.load returned, not {type(model).__name__}.")
     if heads is None:
@@ -85,15 +106,19 @@ def heads_of(model: Model, heads: Heads) -> tuple[Head, ...]:
     return check_heads(heads.heads if isinstance(heads, HeadScores) else heads, model.heads_per_layer, model.name)
 
 
-def heads_with_features(model: Model, features: Features, heads: Heads) -> tuple[Head, ...]:
+def heads_with_features(model: AnySource, features: Features, heads: Heads) -> tuple[Head, ...]:
     """The heads asked for (all that have features), after it is clear that the features are of this model."""
     if not isinstance(features, Features):
         raise QKPrismError(f"Give features that qkprism.decompose returned, not {type(features).__name__}.")
-    known = features.provenance.get("model_digest")
+    digest = features.provenance.get("model_digest")
     chosen = heads_of(model, features.heads if heads is None else heads)
-    if known is None:
+    if isinstance(model, VectorSource):
+        sizes = {head: model.layers[head.layer].d_head for head in chosen if head in features.heads}
+        if wrong := [head for head, size in sizes.items() if features[features.contrasts[0], head].d_head != size]:
+            raise QKPrismError(f"The vectors of {wrong[0]} have d_head {sizes[wrong[0]]}, and its features another.")
+    elif digest is None:
         raise QKPrismError("These features were made from plain vectors, not from a model.")
-    if known != model_digest(model.hf):
+    elif digest != model_digest(model.hf):
         raise QKPrismError(
             f"These features are of {features.provenance.get('model')}, and the weights of {model.name} are others. "
             "Decompose again with this model."
@@ -121,9 +146,22 @@ def sets_of(features: Features | Mapping[str, Features]) -> Mapping[str, Feature
     return sets
 
 
-def encode_like(model: Model, examples: Examples, features: Features, heads: Sequence[Head]) -> list[EncodedExample]:
+def encode_like(
+    model: AnySource, examples: Examples | KeptExamples, features: Features, heads: Sequence[Head]
+) -> list[EncodedExample]:
     """Encode the texts of examples (not their twins) as those of the features were."""
-    encoded = encode_for(model, examples_of(examples), heads, features.encoding)
+    return encode_single(model, examples, heads, features.encoding)
+
+
+def encode_single(
+    model: AnySource, examples: Examples | KeptExamples, heads: Sequence[Head], encoding: Encoding
+) -> list[EncodedExample]:
+    """The tokens of examples without their twins."""
+    if isinstance(model, VectorSource):
+        named = examples if isinstance(examples, KeptExamples) else examples_of(examples, model)
+        assert isinstance(named, KeptExamples)
+        return encoded_vectors(model, named.contrast)
+    encoded = encode_for(model, examples_of(examples), heads, encoding)  # type: ignore[arg-type]
     return [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
 
 
@@ -138,100 +176,23 @@ def encode_for(
     return list(checked(model, encoder.encode(enumerate(examples)), heads))
 
 
-def encoder_for(model: Model, encoding: Encoding) -> Encoder:
-    """How texts are encoded for a model that can take them."""
-    if model.tokenizer is None:
-        raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
-    if model.hf.config.is_encoder_decoder:
-        raise QKPrismError(f"{model.name} is an encoder-decoder: texts can be given to encoders and decoders only.")
-    return Encoder.of(model.tokenizer, encoding, causal=model.is_causal)
-
-
-def checked(
-    model: Model, encoded: Iterable[EncodedExample], heads: Sequence[Head], progress: Progress | None = None
-) -> Iterator[EncodedExample]:
-    """Examples as they come, each after it is clear that the heads see all its keys; none at all is an error."""
-    windows = {model.layers[head.layer].window for head in heads}
-    found = False
-    for example in encoded:
-        found = True
-        for window in windows:
-            check_reach([example], window, causal=model.is_causal)
-        check_length(model, example.length, example.source)
-        for text in example.texts:
-            check_ids(model, text.ids, example.source)
-        if progress:
-            progress(1)
-        yield example
-    if not found:
-        raise QKPrismError("There are no examples.")
-
-
-def check_length(model: Model, tokens: int, source: str) -> None:
-    """Refuse a text that is longer than the model is made for."""
-    if model.max_positions is not None and tokens > model.max_positions:
-        raise QKPrismError(
-            f"{source}: {tokens} tokens are more than the {model.max_positions} positions of {model.name}."
-        )
-
-
-def check_ids(model: Model, ids: Sequence[int], source: str) -> None:
-    """Refuse tokens that the model has no embedding for."""
-    if (most := model.vocabulary) is not None and max(ids) >= most:
-        raise QKPrismError(
-            f"{source}: a token has the number {max(ids)}, and {model.name} has {most} embeddings. "
-            "The tokenizer is not this model's."
-        )
-
-
-def provenance_of(
-    model: Model,
-    contrasts: Mapping[str, Contrast],
-    readings: Mapping[str, Reading],
-    notes: Mapping[str, Sequence[Note]],
-) -> dict[str, Any]:
-    """Of which model and contrasts features are, and what is to be said of the contrasts' texts."""
-    return {
-        "model": model.name,
-        "revision": model.revision,
-        "model_digest": model_digest(model.hf),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "contrasts": {
-            name: {
-                "digest": contrast.digest,
-                "n": len(contrast),
-                "reading": readings[name],
-                "texts": _remembered(contrast),
-                "notes": [note.text for note in notes[name]],
-            }
-            for name, contrast in contrasts.items()
-        },
-        "versions": versions(),
-    }
-
-
-def _remembered(contrast: Contrast) -> str:
-    """The texts of a contrast as short digests in one string; empty of very many."""
-    return b64encode(b"".join(sorted(contrast.text_digests))).decode() if len(contrast) <= REMEMBERED else ""
-
-
 def without_texts(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """What results repeat of where their features are from: all but the digests of their texts."""
     contrasts = provenance.get("contrasts", {})
-    told = {name: {key: own[key] for key in own if key != "texts"} for name, own in contrasts.items()}
+    told = {name: {key: contrast[key] for key in contrast if key != "texts"} for name, contrast in contrasts.items()}
     return {**provenance, "contrasts": told} if told else dict(provenance)
 
 
 def noted(result: Noted, features: Features | Mapping[str, Features], examples: object) -> Noted:
     """A result with a note if it was measured on texts that the features were found on."""
     sets = [features] if isinstance(features, Features) else [*features.values()]
-    found_on = {digest for own in sets for digest in _texts_behind(own)}
+    found_on = {digest for one in sets for digest in _texts_behind(one)}
     texts = [text_digest(text) for text in texts_in(examples)]
-    known = sum(digest in found_on for digest in texts)
-    if not known:
+    seen = sum(digest in found_on for digest in texts)
+    if not seen:
         return result
     note = (
-        f"{known} of {len(texts)} texts are among those that the features were found on, and what is measured on them "
+        f"{seen} of {len(texts)} texts are among those that the features were found on, and what is measured on them "
         "flatters the features. Use held-out texts."
     )
     return replace(result, notes=(*result.notes, note))
@@ -246,16 +207,13 @@ def _texts_behind(features: Features) -> Iterator[bytes]:
 
 
 def texts_in(examples: object) -> Iterator[str]:
-    """The texts of examples however they are given: one, a contrast, a list, pairs, or such by name."""
+    """The texts of examples in whatever form: one, a contrast, a list, pairs, or such by name; vectors have none."""
+    if isinstance(examples, KeptExamples):
+        return
     if isinstance(examples, Example):
         yield examples.text.text
         return
     several = examples.values() if isinstance(examples, Mapping) else examples
     assert isinstance(several, Iterable)
-    for own in several:
-        yield from texts_in(own)
-
-
-def versions() -> dict[str, str]:
-    """Of the packages that results depend on."""
-    return {package: version(package) for package in ("qkprism", "torch", "transformers")}
+    for one in several:
+        yield from texts_in(one)

@@ -13,6 +13,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import read_logits
 from qkprism.capture.sites import Site, sites_of
@@ -25,7 +26,6 @@ from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Model
 from qkprism.options import OUTCOMES, Frame, by_name, checked_seed, choice, names_in, whole_number
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
@@ -33,14 +33,16 @@ from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, Method, laye
 from qkprism.subspaces.intervention import EditRows, measure_edits
 from qkprism.verbs.aims import Aims, all_aims
 from qkprism.verbs.inputs import (
+    AnySource,
     Examples,
     Heads,
+    KeptExamples,
     encode_like,
     examples_of,
     heads_with_features,
+    model_for,
     noted,
     sets_of,
-    versions,
     without_texts,
 )
 from qkprism.verbs.outcomes import outcome_effects
@@ -48,7 +50,7 @@ from qkprism.verbs.outcomes import outcome_effects
 
 @overload
 def intervene(
-    model: Model,
+    source: AnySource,
     examples: Examples,
     features: Features,
     *,
@@ -67,7 +69,7 @@ def intervene(
 ) -> Effects: ...
 @overload
 def intervene(
-    model: Model,
+    source: AnySource,
     examples: Examples,
     features: Mapping[str, Features],
     *,
@@ -85,7 +87,7 @@ def intervene(
     progress: bool = True,
 ) -> dict[str, Effects]: ...
 def intervene(
-    model: Model,
+    source: AnySource,
     examples: Examples,
     features: Features | Mapping[str, Features],
     *,
@@ -102,38 +104,52 @@ def intervene(
     seed: int = 0,
     progress: bool = True,
 ) -> Effects | dict[str, Effects]:
-    """What editing the features of some heads (all that have features) does, beside all controls.
+    """What editing the features of some heads does, beside all controls.
 
-    >>> intervene(model, task.test, features).verdict()   # doctest: +SKIP
+    >>> effects = qk.intervene(model, test, features, draws=2, progress=False)
+    >>> effects.value("shift", head="L0H1", feature="order")[0] > 0
+    True
 
-    With `outcome="logits"` the edited model is run and the effect is that on its prediction: the heads are edited
-    `together` or one by one, in the rows of the marked queries or in `all`. An answer is the token of the key, or
-    the key's label `answer`. `groups` names the features that are moved together, `{"both": ["order", "lexical"]}`;
-    by default each is moved alone and all of them together, and up to four in every combination. `labels` says which
-    key label a contrast is about where the names differ; targets that differ in that label alone are then reported too.
-
-    Several sets of features, by name, give effects by name; on the attention they share one pass.
+    source       the model of the features; or a `VectorSource`, whose attention is that among the marked keys
+    examples     held-out examples with a negative key in the text: a contrast, a path, a list; of a `VectorSource` the
+                 name of a contrast. The positive key is edited, and the target is the key marked so or a negative one
+    features     what `decompose` gave; several sets by name give effects by name, on the attention from one pass
+    heads        some of the heads that have features; all by default
+    edit         `swap` (default) exchanges two keys in the feature's subspace; or an `Edit`
+    outcome      `attention` (default) is exact without a new pass; `logits` runs the edited model and tells the effect
+                 on its prediction, which takes a pass an edit. An answer is the key's token, or its label `answer`
+    together     with logits: edit all heads at once (default), or one by one
+    rows         with logits: edit only the rows of marked `query` tokens (default), or `all`
+    methods      by which features are edited: some of "contrast", "raw oblique" and "raw"; by default all they have
+    draws        of every random control; default 10. Fewer are quicker, more give steadier comparisons
+    groups       features that are moved together, `{"both": ["order", "lexical"]}`; by default each alone, all
+                 together, and up to four in every combination
+    labels       which key label a contrast is about, where the names differ; targets that differ in that label alone
+                 are then reported too
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    seed         of random targets and controls; default 0
+    progress     whether a bar is shown after two seconds; default True
     """
     choice(outcome, OUTCOMES, "an outcome")
     options = EditOptions(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
-    examples = examples_of(examples)
+    texts = examples_of(examples, source)
     sets = sets_of(features)
     if outcome == "attention":
-        readers = effects_readers(model, examples, sets, options)
-        read_together(model, [*readers.values()], batch_size=batch_size, progress=progress)
+        readers = effects_readers(source, texts, sets, options)
+        read_together(source, [*readers.values()], batch_size=batch_size, progress=progress)
         found = {name: reader.result() for name, reader in readers.items()}
     else:
         found = {
-            name: _outcome(model, examples, one, options, together, rows, batch_size, progress)
+            name: _outcome(source, texts, one, options, together, rows, batch_size, progress)
             for name, one in sets.items()
         }
-    effects = {name: noted(found[name], sets[name], examples) for name in sets}
+    effects = {name: noted(found[name], sets[name], texts) for name in sets}
     return effects[""] if isinstance(features, Features) else effects
 
 
 def _outcome(
-    model: Model,
-    examples: Contrast | list[Example],
+    model: AnySource,
+    examples: Contrast | list[Example] | KeptExamples,
     features: Features,
     options: EditOptions,
     together: bool,
@@ -142,6 +158,7 @@ def _outcome(
     progress: bool,
 ) -> Effects:
     """What the edits of one set of features do to the prediction."""
+    model = model_for(model, "The effect on the prediction is that of texts")
     plan = _EditPlan.of(model, examples, features, options, outcome="logits", together=together, rows=rows)
     return outcome_effects(
         model, plan.encoded, plan.aims, plan.conditions, plan.edit,
@@ -151,10 +168,11 @@ def _outcome(
 
 
 def effects_readers(
-    model: Model, examples: Examples, sets: Mapping[str, Features], options: EditOptions
+    model: AnySource, examples: Examples | KeptExamples, sets: Mapping[str, Features], options: EditOptions
 ) -> dict[str, EffectsReader]:
     """The readers of `intervene` on the attention, to share a pass with others."""
-    examples = examples_of(examples)
+    if not isinstance(examples, KeptExamples):
+        examples = examples_of(examples, model)
     return {name: EffectsReader.of(_EditPlan.of(model, examples, one, options)) for name, one in sets.items()}
 
 
@@ -195,8 +213,8 @@ class _EditPlan:
     @classmethod
     def of(
         cls,
-        model: Model,
-        examples: Contrast | list[Example],
+        model: AnySource,
+        examples: Contrast | list[Example] | KeptExamples,
         features: Features,
         options: EditOptions,
         *,
@@ -281,10 +299,10 @@ def conditions_of(
     """The conditions of every chosen head, in one order for all of them."""
     found: dict[Head, Conditions] = {}
     for number, site in sites.items():
-        own = layer_conditions(
+        of_layer = layer_conditions(
             features, number, methods, heads=site.heads, draws=draws, seed=seed, whole=whole, groups=groups
         )
-        found |= {head: own[head] for head in site.heads}
+        found |= {head: of_layer[head] for head in site.heads}
     return found
 
 
@@ -322,7 +340,7 @@ class Probe:
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         site = self.sites[call.layer]
-        own = {head: self.conditions[head] for head in site.heads}
+        conditions = {head: self.conditions[head] for head in site.heads}
         read = read_logits(call, site, batch.query)
         for target, aims in self.aims.items():
             self.current.pop((target, call.layer), None)  # of a batch that failed
@@ -330,7 +348,7 @@ class Probe:
             if rows:
                 places = places_of(batch, rows, aims).to(read.query.device)
                 scene = EditRows(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling)
-                self.current[target, call.layer] = measure_edits(scene, own, self.edit).cpu()
+                self.current[target, call.layer] = measure_edits(scene, conditions, self.edit).cpu()
 
     def keep(self, batch: Batch) -> None:
         for (target, layer), values in self.current.items():
@@ -339,7 +357,7 @@ class Probe:
         self.current.clear()
 
     def effects(self, provenance: Mapping[str, object]) -> Effects:
-        notes = [note for own in self.conditions.values() for note in own.notes]
+        notes = [note for condition in self.conditions.values() for note in condition.notes]
         parts = {
             target: [
                 ([str(head) for head in site.heads], self.sums[target, layer], self._ranks(site))
@@ -364,7 +382,7 @@ def places_of(batch: Batch, rows: Sequence[int], aims: Aims) -> Places:
 
 
 def _provenance(
-    model: Model, examples: object, features: Features, edit: Edit, options: Mapping[str, object]
+    model: AnySource, examples: object, features: Features, edit: Edit, options: Mapping[str, object]
 ) -> dict[str, object]:
     return {
         "model": model.name,

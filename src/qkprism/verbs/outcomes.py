@@ -63,8 +63,8 @@ def outcome_effects(
     sets = [tuple(conditions)] if together else [(head,) for head in conditions]
     answers = {
         (target, index): _answers(model, encoded[index], aim)
-        for target, own in aims.items()
-        for index, aim in own.items()
+        for target, aims_of in aims.items()
+        for index, aim in aims_of.items()
     }
     rope, chat = features.encoding.rope, features.encoding.chat is not None
     cached, skips = _cacheable(model, encoded, sets, rows, rope)
@@ -76,10 +76,10 @@ def outcome_effects(
         for found in batches.each(encoded, lambda batch: runner.measure(batch, tick)):
             for target, values, weight in found:
                 sums[target].add(values, weight)
-    labels = [_name(own) for own in sets]
-    ranks = torch.stack([torch.tensor([conditions[head].ranks for head in own]).sum(0) for own in sets])
-    notes = [note for own in conditions.values() for note in own.notes]
-    parts = {target: [(labels, own, ranks)] for target, own in sums.items()}
+    labels = [_name(edited) for edited in sets]
+    ranks = torch.stack([torch.tensor([conditions[head].ranks for head in edited]).sum(0) for edited in sets])
+    notes = [note for condition in conditions.values() for note in condition.notes]
+    parts = {target: [(labels, total, ranks)] for target, total in sums.items()}
     effects = Effects.read_all(parts, edit=edit, notes=notes, provenance=provenance)
     return replace(effects, notes=(*effects.notes, *_hardly_given(effects)))
 
@@ -265,11 +265,11 @@ class _Editor:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         self._refuse_nan(logits, edited)
         answers = self.answers.to(logits.device)
-        own = logits.gather(1, answers)
-        probability = (own - logits.logsumexp(-1, keepdim=True)).exp()
+        answered = logits.gather(1, answers)
+        probability = (answered - logits.logsumexp(-1, keepdim=True)).exp()
         predicted = logits.argmax(-1, keepdim=True) == answers
-        own, probability, predicted = (values.cpu().double() for values in (own, probability, predicted))
-        return torch.stack([own[:, 1] - own[:, 0], *probability.T, *predicted.T])
+        answered, probability, predicted = (values.cpu().double() for values in (answered, probability, predicted))
+        return torch.stack([answered[:, 1] - answered[:, 0], *probability.T, *predicted.T])
 
     def _refuse_nan(self, logits: Float[Tensor, "example vocabulary"], edited: bool) -> None:
         broken = logits.isnan().any(-1) | logits.isposinf().any(-1)

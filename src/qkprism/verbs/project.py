@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.sites import Site, sites_of
 from qkprism.contrasts import Contrast, Example
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
-from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.results.features import Features
 from qkprism.results.projections import Projections
-from qkprism.verbs.inputs import Heads, encode_like, heads_with_features, versions
+from qkprism.verbs.inputs import AnySource, Heads, encode_like, heads_with_features
 
 
 def project(
-    model: Model,
+    source: AnySource,
     examples: Contrast | Iterable[Example],
     features: Features,
     *,
@@ -31,17 +31,25 @@ def project(
     batch_size: int | None = None,
     progress: bool = True,
 ) -> Projections:
-    """The vectors of examples in some heads (all that have features), to be seen in the features' subspaces.
+    """The vectors of examples in some heads, to be seen in the features' subspaces.
 
-    >>> project(model, task.test, features).plot(features, "order", "L21H7", color="order")   # doctest: +SKIP
+    >>> qk.project(model, test, features, progress=False).n == len(test)
+    True
+
+    source       the model of the features, or a `VectorSource`
+    examples     whose queries and marked keys are kept: a contrast or a list; of a `VectorSource` a contrast's name
+    features     what `decompose` gave; they say how texts are encoded
+    heads        some of the heads that have features; all by default
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
     """
-    reader = projections_reader(model, examples, features, heads=heads)
-    read_together(model, [reader], batch_size=batch_size, progress=progress)
+    reader = projections_reader(source, examples, features, heads=heads)
+    read_together(source, [reader], batch_size=batch_size, progress=progress)
     return reader.result()
 
 
 def projections_reader(
-    model: Model, examples: Contrast | Iterable[Example], features: Features, *, heads: Heads = None
+    model: AnySource, examples: Contrast | Iterable[Example], features: Features, *, heads: Heads = None
 ) -> ProjectionsReader:
     """The reader of `project`, to share a pass with others."""
     chosen = heads_with_features(model, features, heads)
@@ -83,8 +91,8 @@ class ProjectionsReader:
         marked = [key for example in self.order for key in example.text.keys]
         names = list(dict.fromkeys(name for key in marked for name in key.labels))
         return Projections(
-            query={head: torch.cat(own) for head, own in self.queries.items()},
-            key={head: torch.cat(own) for head, own in self.keys.items()},
+            query={head: torch.cat(query) for head, query in self.queries.items()},
+            key={head: torch.cat(key) for head, key in self.keys.items()},
             example=torch.tensor([place for place, example in enumerate(self.order) for _ in example.text.keys]),
             positive=torch.tensor([key.positive for key in marked]),
             labels={name: tuple(key.labels.get(name) for key in marked) for name in names},

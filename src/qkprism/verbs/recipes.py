@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from qkprism.contrasts import Contrast
 from qkprism.core.feature import Choices
 from qkprism.errors import QKPrismError
 from qkprism.options import PRESETS, Center, Preset, Rank, Reading, by_name, choice, resolve_metric
@@ -40,7 +39,7 @@ class Recipe:
         """How twins are read; None is the default of twins."""
         return TWINS_OF[self.preset] if self.preset and self.reading is None else self.reading
 
-    def pick(self, contrasts: Mapping[str, Contrast]) -> dict[str, str]:
+    def pick(self, contrasts: Collection[str]) -> dict[str, str]:
         """The contrasts of this recipe: their names in it, and as they were given."""
         picked = {name: name for name in contrasts} if self.contrasts is None else self.contrasts
         chosen = dict(by_name(picked, "contrasts"))

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
+from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
@@ -36,7 +37,7 @@ from qkprism.results.validation import TruthCheck, TruthTally, Validation
 from qkprism.subspaces.conditions import METHODS, Conditions, Method, layer_conditions
 from qkprism.subspaces.intervention import EditRows, key_changes
 from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
-from qkprism.verbs.inputs import Heads, heads_with_features, noted, sets_of, versions
+from qkprism.verbs.inputs import AnySource, Heads, heads_with_features, model_for, noted, sets_of
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
@@ -45,7 +46,7 @@ CHUNK = 64  # base texts, or a few more, that are added up at once
 
 
 def validate(
-    model: Model,
+    source: AnySource,
     pairs: Pairs | Sequence[Pair] | Contrast,
     features: Features | Mapping[str, Features],
     *,
@@ -57,19 +58,28 @@ def validate(
 ) -> Validation:
     """Compare the edits and attributions of features with true counterfactuals.
 
-    >>> validate(model, {"order": task.counterfactuals("order")}, features).summary()   # doctest: +SKIP
+    >>> checked = qk.validate(model, {"order": pairs}, features, progress=False)
+    >>> checked.factors
+    ('order',)
 
-    `pairs` has for each factor (the name of a contrast) pairs of a text and the text in which that factor was
-    exchanged between two keys, the one positive key and the one marked `target`; a contrast of texts and such twins
-    will do. In the changed text the positive key is the one that corresponds to the first text's positive key,
-    `target` likewise, other keys in the order of the text. The truth is what the first text's query would give the
-    changed keys, or with `truth="rerun"` what the changed text's own query gives them. Several sets of features, by
-    name, share the runs. `methods` says by which of "contrast", "raw oblique" and "raw" features are edited; by default
-    by all that a set has. A set that lacks one is judged by the others, and a note says so; the whole key and the
-    paper's attribution are always there.
+    source       the model of the features: texts are run, so vectors will not do
+    pairs        for each factor (the name of a contrast) pairs of a text and the text in which that factor was
+                 exchanged between two keys, the one positive key and the one marked `target`; a contrast of texts and
+                 such twins will do. In the changed text the positive key is the one that corresponds to the first
+                 text's positive key, `target` likewise, other keys in the order of the text
+    features     what `decompose` gave; several sets by name share the runs
+    heads        some of the heads that have features; all by default
+    truth        `keys` (default) is what the first text's query would give the changed keys; `rerun` what the changed
+                 text's own query gives them
+    methods      by which features are edited: some of "contrast", "raw oblique" and "raw"; by default all that a set
+                 has. A set that lacks one is judged by the others, and a note says so; the whole key and the paper's
+                 attribution are always there
+    batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    progress     whether a bar is shown after two seconds; default True
     """
-    reader = validation_reader(model, pairs, features, heads=heads, truth=truth, methods=methods)
-    read_together(model, [reader], batch_size=batch_size, unit="texts", progress=progress)
+    source = model_for(source, "A true counterfactual is a text in which a factor was exchanged")
+    reader = validation_reader(source, pairs, features, heads=heads, truth=truth, methods=methods)
+    read_together(source, [reader], batch_size=batch_size, unit="texts", progress=progress)
     return noted(reader.result(), features, pairs)
 
 
@@ -94,9 +104,9 @@ def validation_reader(
     if truth == "keys" and rope == "post":
         _check_places(model, cases)
     sites = sites_of(model, chosen)
-    every = {name: _conditions(own, sites, edited[name]) for name, own in sets.items()}
+    every = {name: _conditions(one, sites, edited[name]) for name, one in sets.items()}
     pair_reader = _PairReader(sites, every, truth, cases.changes)
-    tallies = _Tallies(sites, every, {name: own.contrasts for name, own in sets.items()}, cases.factors)
+    tallies = _Tallies(sites, every, {name: one.contrasts for name, one in sets.items()}, cases.factors)
     provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
     notes = _lacking(edited, methods)
     return ValidationReader(cases.encoded, chosen, rope, pair_reader, tallies, notes, provenance)
@@ -144,13 +154,13 @@ def _checked(
     """The pairs by factor and the heads, after it is clear that they fit the features."""
     first = next(iter(sets.values()))
     chosen = heads_with_features(model, first, heads)
-    for own in [*sets.values()][1:]:
-        heads_with_features(model, own, chosen)
+    for one in [*sets.values()][1:]:
+        heads_with_features(model, one, chosen)
     if not isinstance(pairs, Mapping):
         if len(first.contrasts) > 1:
             raise QKPrismError(f"Say which factor was exchanged: {{{first.contrasts[0]!r}: pairs, ...}}.")
         pairs = {first.contrasts[0]: pairs}
-    if not any(name in own.contrasts for name in pairs for own in sets.values()):
+    if not any(name in one.contrasts for name in pairs for one in sets.values()):
         raise QKPrismError(
             f"No factor ({', '.join(pairs)}) is a contrast of the features ({', '.join(first.contrasts)})."
         )
@@ -183,11 +193,11 @@ def _conditions(
 ) -> dict[Head, _HeadConditions]:
     found = {}
     for number, site in sites.items():
-        for head, own in layer_conditions(features, number, methods, heads=site.heads, draws=1).items():
+        for head, conditions in layer_conditions(features, number, methods, heads=site.heads, draws=1).items():
             ordered = sorted((features[name, head] for name in features.contrasts), key=lambda f: f.rank)
             columns = [torch.linalg.svd(f.covariance)[0][:, : f.rank] for f in ordered]
             forms = sequential(factor(identity_like(ordered[0].metric)), columns)
-            judged = own.pick(
+            judged = conditions.pick(
                 lambda c: c.control == "full" or (c.control == "feature" and c.feature in features.contrasts)
             )
             found[head] = _HeadConditions(judged, tuple(f.contrast for f in ordered), forms)
@@ -205,10 +215,12 @@ def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None)
     for method in wanted:
         if method not in METHODS:
             raise QKPrismError(f"{method!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
-        if not any(method in known for known in having.values()):
-            told = "; ".join(f"{name or 'these features'}: {', '.join(known)}" for name, known in having.items())
+        if not any(method in methods_of for methods_of in having.values()):
+            told = "; ".join(
+                f"{name or 'these features'}: {', '.join(methods_of)}" for name, methods_of in having.items()
+            )
             raise QKPrismError(f"No set of features can be edited by {method!r}. There are: {told}.")
-    return {name: tuple(method for method in known if method in wanted) for name, known in having.items()}
+    return {name: tuple(method for method in methods_of if method in wanted) for name, methods_of in having.items()}
 
 
 def _methods_of_set(features: Features) -> tuple[Method, ...]:
@@ -220,7 +232,7 @@ def _methods_of_set(features: Features) -> tuple[Method, ...]:
 def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | None) -> list[str]:
     """Which sets do not have a method that was asked for."""
     wanted = [] if methods is None else [methods] if isinstance(methods, str) else methods
-    missing = {name: [method for method in wanted if method not in known] for name, known in edited.items()}
+    missing = {name: [method for method in wanted if method not in methods_of] for name, methods_of in edited.items()}
     return [
         f"{name}: cannot be edited by {' or '.join(lacks)}, so it is judged by "
         f"{', '.join([*edited[name], WHOLE, SEQUENTIAL])} alone."
@@ -282,7 +294,7 @@ class _PairReader:
                 continue
             keys = [keys_of(text, example.source) for text in (example.text, example.texts[which])]
             sides = zip((base, true), (first[row], row), keys, strict=True)
-            over = [_over_keys(read.logits.pick([at]), own) for read, at, own in sides]
+            over = [_over_keys(read.logits.pick([at]), keys) for read, at, keys in sides]
             marked, rest, gap = (torch.stack(values) for values in zip(*over, strict=True))
             own = self.current.setdefault(example.index, _Base(self.changes[example.index]))
             own.reads[which - 1, call.layer] = _Read(marked, rest, gap, *edits)
@@ -305,11 +317,11 @@ class _PairReader:
         scene = EditRows(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling)
         before = read_row(logits.final, scene.places, logits.sink)
         edited, parts = {}, {}
-        for name, own in self.sets.items():
-            change = key_changes(scene, {head: own[head].conditions for head in site.heads}, Edit()) * scene.scaling
+        for name, one in self.sets.items():
+            change = key_changes(scene, {head: one[head].conditions for head in site.heads}, Edit()) * scene.scaling
             after = after_key_edit(logits, scene.places, before, (change, -change))
             edited[name] = torch.stack([after.original, after.target, -change])[:, :, 0].cpu()
-            parts[name] = torch.stack([_gap_parts(own[h].forms, scene, i) for i, h in enumerate(site.heads)], 1)
+            parts[name] = torch.stack([_gap_parts(one[h].forms, scene, i) for i, h in enumerate(site.heads)], 1)
         return edited, parts
 
 
@@ -367,31 +379,31 @@ class _Tallies:
         for layer in self.sites:
             pairs = {name: [read for base in bases for read in base.of(name, layer)] for name in self.factors}
             every = [[base.of(name, layer)[-1:] for name in self.factors] for base in bases]
-            shared = [[own[0] for own in reads] for reads in every if all(reads)]  # bases that all factors change
-            for name, own in pairs.items():
-                if own:
-                    self._add_factor(layer, name, own, shared)
+            shared = [[read[0] for read in reads] for reads in every if all(reads)]  # bases that all factors change
+            for name, pair in pairs.items():
+                if pair:
+                    self._add_factor(layer, name, pair, shared)
 
     def _add_factor(self, layer: int, factor: str, pairs: Sequence[_Read], shared: Sequence[Sequence[_Read]]) -> None:
         """Add the pairs of one factor: rows are made for all heads of a layer at once, tallies are head by head."""
         before, truth = (_rows(pairs, side) for side in (0, 1))
         none, true = total_variation(before, truth), torch.stack([read.true_part for read in pairs])
         trues = [torch.stack([reads[i].true_part for reads in shared]) for i in range(len(self.factors)) if shared]
-        for name, own in self.conditions.items():
+        for name, one in self.conditions.items():
             if factor not in self.contrasts[name]:
                 continue
             moved = torch.stack([read.edited[name] for read in pairs], 2)
             split = torch.stack([read.sequential[name] for read in pairs], 1)
             again = [reads[0] for reads in shared]  # edits and parts are the base's, whatever the change
             for place, head in enumerate(self.sites[layer].heads):
-                for at, condition in enumerate(own[head].conditions.names):
+                for at, condition in enumerate(one[head].conditions.names):
                     if condition.control == "full" or condition.feature == factor:
                         original, target, part = moved[:, at, :, place]
                         after = total_variation(before.pick(place).with_pair(original, target), truth.pick(place))
                         same = [read.edited[name][2, at, place] for read in again]
                         where = (name, factor, str(head), condition.method or WHOLE)
                         self._add(where, [after, none[:, place], part, true[:, place]], trues, same, place)
-                at = own[head].names.index(factor)
+                at = one[head].names.index(factor)
                 same = [read.sequential[name][at, place] for read in again]
                 no_edit = torch.full_like(none[:, place], torch.nan)
                 where = (name, factor, str(head), SEQUENTIAL)

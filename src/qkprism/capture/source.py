@@ -1,0 +1,181 @@
+"""What features are made from: examples in chunks, with their vectors in every layer.
+
+    sums = moments_of(stream, seed=0)          # sums["order/plain"][18] are the moments of layer 18
+
+Two kinds of source give chunks: a model that runs marked texts (`ModelSource`), and vectors that were kept
+(`VectorSource`). From the same vectors they give the same features, to the last digit: chunks have fixed borders, and
+what is random depends on the seed and the example alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkprism.capture.sites import Site
+from qkprism.core.groups import Grouping
+from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
+from qkprism.encoding import Encoding
+from qkprism.heads import Head
+from qkprism.notes import Note
+from qkprism.options import Reading
+from qkprism.progress import Progress
+
+Sums = dict[str, dict[int, Moments]]  # by stream name and layer
+Wanted = tuple[str, Reading]  # a contrast, and how its twins are read
+CHUNK = {"cpu": 128, "cuda": 512}  # examples
+
+
+def stream_name(wanted: Wanted) -> str:
+    """What the sums of a contrast are called: the same contrast may be read in several ways."""
+    return "/".join(wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """What is known of some examples, the same in every layer.
+
+    side    +1 or -1 of each key, 0 where an example has fewer; `text` is 1 for keys of the twin
+    cell    which combination of labels a key has, -1 without
+    group   examples with one number are not independent; `group_weight` is the weight of an example's group
+    """
+
+    side: Int[Tensor, "example key"]
+    text: Int[Tensor, "example key"]
+    cell: Int[Tensor, "example key"]
+    weight: Float[Tensor, " example"]
+    group_weight: Float[Tensor, " example"]
+    fold: Int[Tensor, " example"]
+    group: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some examples of one contrast: their marks, and their vectors in a layer, which are there until the next chunk.
+
+    done    so many examples of the pass are complete with this chunk; None if others of the same pass follow
+    """
+
+    name: str
+    reading: Reading
+    n_cells: int
+    marks: Marks
+    vectors: Callable[
+        [int], tuple[Float[Tensor, "example text head d_head"], Float[Tensor, "example key kv_head d_head"]]
+    ]
+    done: int | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a contrast before its vectors are read.
+
+    freedom    marked keys, less one for each example
+    facts      what the provenance of its features says of it
+    """
+
+    grouping: Grouping
+    freedom: int
+    notes: Callable[[str], list[Note]]  # by the name that the contrast has in the results
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Stream(Protocol):
+    """Chunks of contrasts in some layers; `done` says how many examples of each were summed before."""
+
+    @property
+    def layers(self) -> Mapping[int, Site]: ...
+    @property
+    def names(self) -> Mapping[str, Reading]: ...
+    def chunks(self, done: Mapping[str, int], progress: Progress | None = None) -> Iterator[Chunk]: ...
+    def __len__(self) -> int: ...
+
+
+class Source(Protocol):
+    """Contrasts with their vectors in the layers of some heads."""
+
+    @property
+    def heads(self) -> tuple[Head, ...]: ...
+    @property
+    def layers(self) -> Mapping[int, Site]: ...
+    @property
+    def contrasts(self) -> Collection[str]: ...
+    @property
+    def encoding(self) -> Encoding: ...
+    def twins(self, contrast: str) -> set[bool]:
+        """Whether examples of a contrast have twins: all, none, or some."""
+        ...
+
+    def known(self, contrasts: Sequence[str], *, progress: bool) -> dict[str, Known]: ...
+    def stream(self, wanted: Sequence[Wanted], seed: int) -> Stream: ...
+    def provenance(self) -> dict[str, Any]: ...
+
+
+class Keeper(Protocol):
+    """Keeps sums of a stream that may be killed."""
+
+    done: dict[str, int]
+    sums: Sums
+
+    def note(self, done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None: ...
+
+
+def moments_of(stream: Stream, *, seed: int = 0, kept: Keeper | None = None, progress: Progress | None = None) -> Sums:
+    """The moments of every contrast of a stream in every layer; with `kept` it goes on where a former one stopped."""
+    sums: Sums = {name: dict(kept.sums.get(name, {})) if kept else {} for name in stream.names}
+    passing: list[str] = []
+    for chunk in stream.chunks(kept.done if kept else {}, progress):
+        add_chunk(sums[chunk.name], chunk, stream.layers, seed)
+        passing.append(chunk.name)
+        if chunk.done is not None:
+            if kept:
+                kept.note(chunk.done, {name: sums[name] for name in passing})
+            passing.clear()
+    return {name: {layer: total.to("cpu") for layer, total in of_name.items()} for name, of_name in sums.items()}
+
+
+def add_chunk(sums: dict[int, Moments], chunk: Chunk, layers: Mapping[int, Site], seed: int) -> None:
+    """Add the vectors of a chunk to the moments of each layer."""
+    for number, site in layers.items():
+        query, key = chunk.vectors(number)
+        if number not in sums:
+            sums[number] = Moments.zeros(
+                site.kv_index, site.d_head, reading=chunk.reading, n_cells=chunk.n_cells, device=str(key.device)
+            )
+        elif sums[number].product.device != key.device:  # read from a checkpoint
+            sums[number] = sums[number].to(key.device)
+        if len(query):  # a small contrast may have no text in a chunk
+            plan = plan_of(chunk.marks, chunk.reading, seed).to(key.device)
+            accumulate(sums[number], query, reduce_keys(sums[number], key, plan), plan)
+
+
+@lru_cache(maxsize=8)
+def plan_of(marks: Marks, reading: Reading, seed: int) -> Plan:
+    """What is done with the vectors of these examples: the same in all layers and heads, and costly to make."""
+    return make_plan(
+        side=marks.side,
+        text=marks.text,
+        cell=marks.cell,
+        weight=marks.weight,
+        group_weight=marks.group_weight,
+        fold=marks.fold,
+        index=marks.group,
+        reading=reading,
+        seed=seed,
+    )
+
+
+def provenance_of(
+    source: Source, wanted: Mapping[str, Wanted], facts: Mapping[str, Known], notes: Mapping[str, Sequence[Note]]
+) -> dict[str, Any]:
+    """Where features of contrasts are from, and what is to be said of their examples."""
+    contrasts = {
+        name: {**facts[contrast].facts, "reading": reading, "notes": [note.text for note in notes[name]]}
+        for name, (contrast, reading) in wanted.items()
+    }
+    return {**source.provenance(), "contrasts": contrasts}
