@@ -96,7 +96,8 @@ def test_named__only_what_beats_permuted_labels_is_offered():
         later[0] = False
         for name in ("one", "two"):
             drawn = (row.null[name][:, edge.key] - row.null[name][:, later].mean(1)).abs().max()
-            assert (name in edge.offered) == (abs(edge.shares[name]) > float(drawn))
+            share = float(row.terms[name][edge.key] - row.terms[name][later].mean())
+            assert (name in edge.offered) == (name in edge.shares) == (abs(share) > float(drawn))
 
 
 def test_named__runs_are_read_from_their_folders(tmp_path: Path):

@@ -63,8 +63,8 @@ class Edge:
     """A head attending from the query to one key: what lifts the key above the others, and what above its rival.
 
     `shares` of the height and `lead_shares` of the lead are in logits, by part. `offered` are the named features that
-    move the height more than permuted labels do: only they can decide. `variation` is that of the row rebuilt without
-    the match.
+    move the height more than permuted labels do; the others are part of the match without a name. `variation` is that
+    of the row rebuilt without the match.
     """
 
     head: Head
@@ -188,6 +188,8 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
         # the place of the first token is to be the first
         of_first["first token"], of_first["position"] = of_first["first token"] + of_first["position"], 0.0
     offered = tuple(name for name, null in row.null.items() if _beats(shares[name], null[:, key] - null @ level))
+    for of_edge in (shares, lead_shares):  # what permuted labels do as well has no name here
+        of_edge[REST] += sum(of_edge.pop(name) for name in row.null if name not in offered)
     height = sum(shares.values())
     sign = 1 if height >= 0 else -1
     edge = Edge(
@@ -197,7 +199,7 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
         attention=float(row.attention[key]),
         height=height,
         shares=shares,
-        decides=max((name for name in shares if _may_decide(name, row, offered)), key=lambda n: sign * shares[n]),
+        decides=max(shares, key=lambda name: sign * shares[name]),
         rival=rival,
         lead=sum(lead_shares.values()),
         lead_shares=lead_shares,
@@ -206,10 +208,6 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
         sentence="",
     )
     return replace(edge, sentence=sentence_of(edge, tokens))
-
-
-def _may_decide(name: str, row: HeadRow, offered: Sequence[str]) -> bool:
-    return name not in row.null or name in offered
 
 
 def later_mean(row: HeadRow) -> Float64[Tensor, " token"]:

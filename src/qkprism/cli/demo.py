@@ -11,7 +11,7 @@ from qkprism.cli.app import ModelOption, app
 from qkprism.files import path_of
 
 TASK = "boxes"
-HEADS, EXAMPLES = 4, 150
+HEADS, SEARCHED, EXAMPLES = 4, 80, 150
 PROMPT = "The hat is in box O, the jam is in box Z, the pen is in box K. The jam is in box"
 ANSWER = "Z"
 
@@ -26,7 +26,7 @@ def demo(
     import qkprism as qk
 
     loaded = qk.load(model, quiet=True)
-    task = qk.task(TASK, tokenizer=loaded.tokenizer, n_train=EXAMPLES)
+    task = qk.task(TASK, tokenizer=loaded.tokenizer, n_train=EXAMPLES, n_search=SEARCHED)
     _say(f"{loaded.name}: {sum(loaded.heads_per_layer.values())} heads. Each sees {len(task.search)} prompts such as")
     typer.echo(f'  "{next(iter(task.search)).text.text}"')
     scores = qk.find_heads(loaded, task.search)
@@ -46,11 +46,6 @@ def demo(
     for edge in why:
         typer.echo(f"  {edge.sentence}")
     page = why.save(place / "why.html")
-    variation = why.rows[why.edges[0].head].variation
-    _say(
-        f"Without the named features {why.edges[0].head}'s attention is rebuilt with an error of "
-        f"{variation['+ asked position']:.2f} (total variation); with them {variation.get('+ named', 1.0):.2f}."
-    )
     typer.echo("\nNext: the whole study with all its proofs (make study), or a prompt of yours:")
     typer.echo(f'  qkprism explain "..." --features {save}/features')
     typer.echo(f"Page: {page.resolve()}")
