@@ -198,6 +198,7 @@ FLOORS = [
         "page.toy",
     ],
     [
+        "cli.settings",
         "cli.app",
         "cli.printing",
         "cli.inputs",

@@ -16,17 +16,20 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
 )
 from qkprism.cli.app import app
 from qkprism.errors import QKPrismError
-from qkprism.memory import hold_free
+from qkprism.progress import SPEECH, is_coloured
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    hold_free()
     try:
         app()
     except QKPrismError as error:
-        typer.secho(f"qkprism: {error}", err=True, fg=typer.colors.RED)
+        if SPEECH.verbose:
+            import traceback
+
+            traceback.print_exc()
+        typer.secho(f"qkprism: {error}", err=True, fg=typer.colors.RED if is_coloured() else None)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before a command began
         raise SystemExit(130) from None

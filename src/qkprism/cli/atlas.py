@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, JsonOption, ModelOption, app
-from qkprism.cli.inputs import Loading, heads_named, place_for
+from qkprism.cli.inputs import Loading, check_text, heads_named, place_for
 from qkprism.cli.printing import print_json, print_table
-from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
@@ -92,7 +91,7 @@ def explain(
 ) -> None:
     """Why do heads attend there? Any text, in parts that add up, strongest edges first."""
     loading, heads = Loading(model, dtype, device, device_map), heads_named(head)
-    Text.parse(text)
+    check_text(text)
     for place in [*(features or ()), *([atlas] if atlas else ())]:
         if not place.is_dir():
             raise QKPrismError(f"{place} is not a run folder.")

@@ -18,10 +18,11 @@ from qkprism.cli.app import (
     ModelOption,
     app,
 )
-from qkprism.cli.inputs import Loading
+from qkprism.cli.inputs import Loading, source_named
 from qkprism.cli.printing import print_json
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
+from qkprism.progress import say
 
 STARTER = """\
 # A contrast in one file. Try it:  qkprism check {file}   and then:  qkprism heads {file}
@@ -90,6 +91,7 @@ def check(
     from qkprism.cli.marked import show_check
     from qkprism.contrasts.checks import check as checked
 
+    contrast = source_named(contrast)
     found, offsets = checked(contrast, n=n, seed=seed), None
     if not found.mistakes and model != "none":  # what is wrong anyway is said before a tokenizer is loaded
         tokenizer = _tokenizer(model)
@@ -123,7 +125,7 @@ def draw(
     tokenizer = None if model == "none" else _tokenizer(model)
     found = resolve(contrast, part.value, tokenizer=tokenizer, limit=n, seed=seed)
     for note in found.notes:
-        typer.echo(f"Note: {note}", err=True)
+        say(f"Note: {note}")
     for line in json_lines(found.contrast):
         typer.echo(line)
 

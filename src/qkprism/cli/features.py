@@ -23,12 +23,19 @@ from qkprism.cli.app import (
     TokenOption,
     app,
 )
-from qkprism.cli.inputs import Loading, TextOptions, check_sources, heads_named, place_for
+from qkprism.cli.inputs import (
+    Loading,
+    TextOptions,
+    check_run,
+    check_sources,
+    check_text,
+    heads_named,
+    place_for,
+    source_named,
+)
 from qkprism.cli.printing import print_json, print_table
-from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.files import check_figure_name
-from qkprism.heads import Head
 from qkprism.options import (
     CENTERS,
     FRAMES,
@@ -66,6 +73,7 @@ def heads(
     """Score every head by how it attends to the positive keys of a contrast."""
     choice(by, HEAD_MEASURES, "a measure of heads")
     loading, texts = Loading(model, dtype, device, device_map), TextOptions(token, chat or None)
+    contrast = source_named(contrast)
     check_sources([contrast], "search")
     import qkprism as qk
 
@@ -126,6 +134,7 @@ def decompose(
     options: dict[str, Any] = {"metric": metric, "reading": reading, "seed": checked_seed(seed), "rank": _rank(rank)}
     _check_choices(metric=metric, reading=reading, rope=rope, center=center, preset=preset)
     save = place_for(save, "features")
+    contrasts = [source_named(name) for name in contrasts]
     check_sources(contrasts, "contrast")
     resolve_metric(metric, len(contrasts))
     import qkprism as qk
@@ -158,6 +167,7 @@ def decompose(
 @app.command(epilog="Example:  qkprism show runs/boxes")
 def show(run: RunArgument, as_json: JsonOption = False) -> None:
     """Show the features of a run folder again, without the model."""
+    check_run(run, "features")
     from qkprism.results.features import Features
 
     _show(Features.load(run), as_json)
@@ -189,7 +199,9 @@ def intervene(
     loading, heads = Loading(model, dtype, device, device_map), heads_named(chosen)
     options: dict[str, Any] = {"outcome": outcome, "together": not each, "draws": draws, "seed": checked_seed(seed)}
     save = place_for(save, "effects")
+    contrast = source_named(contrast)
     check_sources([contrast], "test")
+    check_run(run, "features")
     import qkprism as qk
     from qkprism.files import write_text
 
@@ -240,14 +252,15 @@ def attribute(
         choice(method, SPLITS, "a method of attribution")
     if save is not None:
         check_figure_name(save)
-    loading, chosen = Loading(model, dtype, device, device_map), None if head is None else Head.parse(head)
-    Text.parse(text)
+    loading, chosen = Loading(model, dtype, device, device_map), heads_named(head)
+    check_text(text)
+    check_run(run, "features")
     import qkprism as qk
     from qkprism.figures.saving import save_figure
 
     features = qk.Features.load(run)
     order_of = order.split(",") if order else None
-    why = qk.attribute(loading.load(), text, features, chosen, method=method, order=order_of)
+    why = qk.attribute(loading.load(), text, features, chosen[0] if chosen else None, method=method, order=order_of)
     if as_json:
         print_json({"variance_shares": why.variance_shares(), "tokens": why.to_frame().to_dict("records")})
     else:

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from qkprism.contrasts.sources import Resolved, TaskPart, resolve
-from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
-from qkprism.heads import Head
 from qkprism.options import TOKENS, check_one_place, checked_dtype, choice
+from qkprism.progress import say
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a command imports what it needs, so that help is quick
+    from qkprism.contrasts.sources import Resolved, TaskPart
+    from qkprism.encoding import Encoding
+    from qkprism.heads import Head
     from qkprism.models.model import Model
     from qkprism.results.features import Features
 
@@ -38,18 +37,21 @@ class TextOptions:
 
     def encoding(self, chat: Any = None, rope: Any = "post") -> Encoding:
         """With the chat template and the frame that a template of prompts wants, where the user says nothing."""
+        from qkprism.encoding import Encoding
+
         token: Any = self.token
         return Encoding(token, chat if self.chat is None else self.chat, self.max_length, rope)
 
     def fit(self, names: Sequence[str], part: TaskPart, model: str, limit: int | None) -> list[Resolved]:
         """The contrasts of these names, whose marks are known to fit the model's tokens before the model is loaded."""
+        from qkprism.contrasts.sources import resolve
         from qkprism.models.encoding import encode
         from qkprism.models.loading import load_tokenizer
 
         tokenizer, causal = load_tokenizer(model)
         found = [resolve(name, part, tokenizer=tokenizer, limit=limit) for name in names]
         for note in (note for one in found for note in one.notes):
-            typer.echo(f"Note: {note}", err=True)
+            say(f"Note: {note}")
         if tokenizer is not None and causal:
             for one in found:
                 encode(tokenizer, one.contrast, self.encoding(one.chat))
@@ -77,8 +79,28 @@ class Loading:
         return qk.load(self.model, dtype=self.dtype, device=self.device, device_map=self.device_map)
 
 
+def source_named(name: str) -> str:
+    """A contrast as a file, also if it comes by standard input (`-`): it is read more than once."""
+    if name != "-":
+        return name
+    import atexit
+    import shutil
+    import sys
+    import tempfile
+
+    if sys.stdin is None or not (body := sys.stdin.read()).strip():
+        raise QKPrismError("Nothing came by standard input. Pipe JSON lines into the command, or give a file.")
+    folder = Path(tempfile.mkdtemp(prefix="qkprism-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = folder / "stdin.jsonl"
+    file.write_text(body, encoding="utf-8")
+    return str(file)
+
+
 def check_sources(names: Sequence[str], part: TaskPart) -> None:
     """Say what is wrong with files and templates by themselves, before a library is imported."""
+    from qkprism.contrasts.sources import resolve
+
     found = [resolve(name, part, limit=1).contrast.name for name in names]
     if len(set(found)) < len(found):
         raise QKPrismError("Two of the files hold contrasts of the same name.")
@@ -86,6 +108,8 @@ def check_sources(names: Sequence[str], part: TaskPart) -> None:
 
 def heads_named(text: str | None) -> list[Head] | None:
     """Heads between commas."""
+    from qkprism.heads import Head
+
     return None if text is None else [Head.parse(name) for name in text.split(",")]
 
 
@@ -94,3 +118,18 @@ def place_for(folder: Path | None, kind: str) -> Path | None:
     from qkprism.runs import check_place
 
     return None if folder is None else check_place(folder.resolve(), kind)
+
+
+def check_run(folder: Path, kind: str) -> None:
+    """Say what is wrong with a run folder's manifest before a library is imported."""
+    from qkprism.runs import read_manifest
+
+    if (found := read_manifest(folder)["kind"]) != kind:
+        raise QKPrismError(f"{folder} is a run of kind {found!r}, not {kind!r}.")
+
+
+def check_text(text: str) -> None:
+    """Say what is wrong with the marks of a text."""
+    from qkprism.contrasts.markup import Text
+
+    Text.parse(text)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text as Coloured
 
+from qkprism.cli.printing import print_rows, terminal_width
 from qkprism.contrasts.balance import Offsets, words_of
 from qkprism.contrasts.checks import ContrastCheck
 from qkprism.contrasts.markup import SIDES, Text
@@ -18,15 +17,15 @@ _STYLES = {"+": "black on #9ecae1", "-": "black on #fdbe85", "?": "black on #d0d
 
 
 def console() -> Console:
-    """Where tables go; a pipe has no width of its own."""
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    """Where prompts and marks go; a pipe has no width of its own. NO_COLOR is heeded."""
+    return Console(width=terminal_width(), highlight=False)
 
 
 def show_check(found: ContrastCheck, offsets: Offsets | None, shown: int) -> None:
     """All that a check has found: mistakes first, for they are to be mended."""
     out = console()
     for mistake in found.mistakes:
-        out.print(Coloured(f"{found.name}:{mistake.line}: {mistake.message}", style="red"))
+        out.print(Coloured(f"{found.name}:{mistake.line}: {mistake.message}", style="red"), soft_wrap=True)
         if picture := mistake.picture(found.source):
             out.print(Coloured(picture), soft_wrap=True)
     if found.contrast is None:
@@ -98,42 +97,36 @@ def _verdict(found: ContrastCheck) -> str:
 
 def show_shelf(rows: list[dict[str, Any]]) -> None:
     """The contrasts of the shelf, each with its question and what was found in the default model."""
-    table = Table(title="Contrasts that come with qkprism", title_justify="left", header_style="bold")
     found = any(row["found"] for row in rows)
-    for name in ("contrast", "question", *(_FOUND if found else ())):
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*map(escape, [row["contrast"], row["question"], *(_found(row["found"]) if found else ())]))
-    console().print(table)
+    columns = ("contrast", "question", *(_FOUND if found else ()))
+    cells = [{key: row[key] for key in ("contrast", "question")} | _found(row["found"]) for row in rows]
+    print_rows(cells, columns, "Contrasts that come with qkprism", fold=("question",))
 
 
-_FOUND = ("head", "accuracy", "chance", "q", "rank", "effect", "nearest control", "part off by", "holds")
+_FOUND = ("head", "holds", "accuracy", "q", "chance", "rank", "effect", "nearest control", "part off by")
 
 
 def show_findings(shelf: Any) -> None:
     """The table of a shelf that was run."""
     title = f"The shelf in {shelf.provenance['model']}: {shelf.provenance['n']} examples, held-out words"
-    table = Table(title=escape(title), title_justify="left", header_style="bold")
-    for name in ("contrast", *_FOUND):
-        table.add_column(name)
-    for row in shelf.to_frame().to_dict("records"):
-        table.add_row(*map(escape, [row["contrast"], *_found(row)]))
-    console().print(table)
+    rows = shelf.to_frame().to_dict("records")
+    print_rows([{"contrast": row["contrast"]} | _found(row) for row in rows], ("contrast", *_FOUND), title)
 
 
-def _found(row: dict[str, Any]) -> list[str]:
+def _found(row: dict[str, Any]) -> dict[str, str]:
     """What was found for a contrast, a cell a column; dashes where nothing was."""
     if not row:
-        return ["-"] * len(_FOUND)
+        return dict.fromkeys(_FOUND, "-")
     off = row["part_off"]
-    return [
-        f"{row['head']} {row['feature']}",
-        f"{row['accuracy']:.2f}",
-        f"{row['chance']:.2f}",
-        f"{row['q']:.0e}",
-        str(row["rank"]),
-        f"{row['effect']:+.2f}",
-        f"{row['control']} {row['control_effect']:+.2f} ({row['errors_above']:.1f} errors above permuted)",
-        "-" if off is None or off != off else f"{off:.0%}",
-        "yes" if row["holds"] else "no",
-    ]
+    control = f"{row['control']} {row['control_effect']:+.2f} ({row['errors_above']:.1f} errors above permuted)"
+    return {
+        "head": f"{row['head']} {row['feature']}",
+        "holds": "yes" if row["holds"] else "no",
+        "accuracy": f"{row['accuracy']:.2f}",
+        "q": f"{row['q']:.0e}",
+        "chance": f"{row['chance']:.2f}",
+        "rank": str(row["rank"]),
+        "effect": f"{row['effect']:+.2f}",
+        "nearest control": control,
+        "part off by": "-" if off is None or off != off else f"{off:.0%}",
+    }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from qkprism.contrasts.examples import Contrast
 from qkprism.contrasts.fitting import Tokenizer
 from qkprism.contrasts.tables import TABLES
-from qkprism.contrasts.tasks import Task, task
-from qkprism.contrasts.templates import shelf_names
 from qkprism.errors import QKPrismError
 from qkprism.options import Center, Frame
 
 if TYPE_CHECKING:
+    from qkprism.contrasts.tasks import Task
     from qkprism.encoding import Chat
 
 TaskPart = Literal["contrast", "search", "test"]
@@ -36,8 +35,10 @@ class Resolved:
 
 def is_template(name: str | os.PathLike[str]) -> bool:
     """Whether a name is that of a template, perhaps with one of its twins: `my.toml`, `induction:before`."""
+    if Path(name).suffix.lower() in FILES:
+        return False  # without the template engine, which takes longer to import than a mistake should to be told
     stem = _parts(str(name))[0]
-    return stem.endswith(".toml") or (stem in shelf_names() and not Path(stem).is_file())
+    return stem.endswith(".toml") or (stem in _shelf_names() and not Path(stem).is_file())
 
 
 def resolve(
@@ -70,6 +71,8 @@ def resolve(
 
 
 def _task(name: str, part: TaskPart, tokenizer: Tokenizer | None, limit: int | None, seed: int) -> Task:
+    from qkprism.contrasts.tasks import task
+
     sizes = {"n_train": 1, "n_search": 1, "n_test": 1}
     size = {"contrast": "n_train", "search": "n_search", "test": "n_test"}[part]
     sizes[size] = limit or {"n_train": 300, "n_search": 256, "n_test": 128}[size]
@@ -79,13 +82,21 @@ def _task(name: str, part: TaskPart, tokenizer: Tokenizer | None, limit: int | N
 def _parts(name: str) -> tuple[str, str]:
     """The name of a template, and of a variable after a colon."""
     stem, colon, variable = name.rpartition(":")
-    return (stem, variable) if colon and (stem.endswith(".toml") or stem in shelf_names()) else (name, "")
+    return (stem, variable) if colon and (stem.endswith(".toml") or stem in _shelf_names()) else (name, "")
+
+
+def _shelf_names() -> Sequence[str]:
+    from qkprism.contrasts.templates import shelf_names
+
+    return shelf_names()
 
 
 def _check_file(name: str) -> None:
     if Path(name).exists() or Path(name).suffix.lower() in FILES:
         return
-    near = difflib.get_close_matches(name, shelf_names(), n=1)
+    import difflib
+
+    near = difflib.get_close_matches(name, _shelf_names(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise QKPrismError(
         f"{name} is no file and not on the shelf{hint} Give examples (.jsonl, .csv, .parquet), a template (.toml), or "

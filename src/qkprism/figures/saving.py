@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,11 +13,11 @@ from typing import Literal, get_args
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
-from tqdm.auto import tqdm
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import CONFIG
 from qkprism.files import check_figure_name, write_bytes, write_text
+from qkprism.progress import bar
 
 LIST = "figures.json"  # the names of the figures in a folder
 Script = Literal["inline", "cdn", "directory"]
@@ -86,9 +85,10 @@ def save_figures(figures: Mapping[str, go.Figure], folder: str | os.PathLike[str
         save_figure(figure, place / f"{name}.html", plotlyjs="directory")
     kept, said = {"html"}, f"{len(figures)} figures as .html in {place}"
     try:
-        with _one_browser(), tqdm(figures.items(), unit=" images", delay=2.0, file=sys.stderr, leave=False) as shown:
-            for name, figure in shown:
+        with _one_browser(), bar(len(figures), "images", shown=True) as tick:
+            for name, figure in figures.items():
                 save_figure(figure, place / f"{name}.png")
+                tick(1)
         kept, said = {"html", "png"}, f"{len(figures)} figures as .html and .png in {place}"
     except QKPrismError as error:
         said += f"; no .png: {error}"

