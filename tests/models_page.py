@@ -5,6 +5,7 @@ python tests/models_page.py        # writes the page
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from qkprism.models.model import Model
 from test_architectures import BYPASSING, CAUSAL, COMPRESSING, EAGER_ONLY, ENCODERS, HYBRIDS, OTHERS
 from tiny import SINCE, tiny
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+ROOT = Path(__file__).parents[1]
+PAGE, FAMILIES = ROOT / "docs" / "models.md", ROOT / "src" / "qkprism" / "models" / "families.json"
 INTRODUCTION = """# Models
 
 Any Hugging Face model is taken whose attention goes through the attention interface of transformers. `qk.load` proves
@@ -72,6 +74,19 @@ def _what(name: str) -> str:
     return "; ".join(said)
 
 
+def families(text: str) -> str:
+    """What the page says of each class, for `qkprism models`; where several families have one, the plainest."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if len(row) == 3:
+            found.setdefault(row[1].strip("`"), {"reads": row[2]})
+        else:
+            found[row[1].split()[0]] = {"refused": row[1]}
+    return json.dumps(found, indent=1, sort_keys=True) + "\n"
+
+
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     PAGE.write_text(page())
+    FAMILIES.write_text(families(PAGE.read_text()))

@@ -15,6 +15,8 @@ from qkprism.capture import model_source, streaming
 from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.passes import Pass
 from qkprism.contrasts import Contrast
+from qkprism.runs import read_manifest
+from qkprism.stopping import Stopped
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -70,6 +72,23 @@ def test_checkpoint__resumes_to_the_identical_result(model, contrasts, chunks, t
     passes.clear()
     assert_identical(whole, qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options))
     assert not passes
+
+
+def test_checkpoint__ctrl_c_finishes_the_chunk_saves_and_says_how_to_go_on(model, contrasts, tmp_path, monkeypatch):
+    options = {"metric": "raw", "progress": False}
+    whole, note, former = qk.decompose(model, contrasts, **options), Checkpoint.note, signal.getsignal(signal.SIGINT)
+
+    def press(self, *args):
+        signal.raise_signal(signal.SIGINT)
+        note(self, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "note", press)
+        with pytest.raises(Stopped, match="8 examples are saved; the same command goes on"):
+            qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options)
+    assert signal.getsignal(signal.SIGINT) is former
+    assert read_manifest(tmp_path / "part")["done"] == {"a/plain": 8, "part/plain": 8}
+    assert_identical(whole, qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options))
 
 
 def test_checkpoint__of_another_job_is_refused(model, contrasts, tmp_path):

@@ -14,8 +14,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "files", "memory", "options", "notes", "progress", "encoding"],
-    ["heads", "runs", "controls"],
+    ["errors", "files", "locks", "stopping", "memory", "options", "notes", "progress", "encoding"],
+    ["heads", "runs", "catalogue", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     [
         "page.layout",
@@ -116,6 +116,7 @@ FLOORS = [
         "toy",
     ],
     [
+        "models.places",
         "models.devices",
         "models.calls",
         "models.forest",
@@ -202,6 +203,7 @@ FLOORS = [
         "cli.app",
         "cli.printing",
         "cli.inputs",
+        "cli.words",
         "cli.marked",
         "cli.contrasts",
         "cli.features",
@@ -209,6 +211,8 @@ FLOORS = [
         "cli.demo",
         "cli.studies",
         "cli.toy",
+        "cli.runs",
+        "cli.doctor",
         "cli",
         "__main__",
     ],

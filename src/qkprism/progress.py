@@ -81,7 +81,7 @@ class _Line:
     unit: str
     part: str
     done: int = 0
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
     told: float | None = None
 
     def add(self, more: int) -> None:

@@ -26,8 +26,8 @@ from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.calls import AttentionCall
 from qkprism.models.digest import model_digest
 from qkprism.models.encoding import encode_text
-from qkprism.models.loading import cache_folder
 from qkprism.models.model import Model
+from qkprism.models.places import cache_folder
 from qkprism.models.rotation import Rotation
 from qkprism.options import show, whole_number
 from qkprism.results.features import Features

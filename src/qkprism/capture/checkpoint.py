@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from qkprism.capture.source import Stream, Sums
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.errors import QKPrismError
 from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
+from qkprism.stopping import Stopped, saving
 
 KIND = "checkpoint"
 _FILE = "moments"
@@ -32,6 +34,7 @@ class Checkpoint:
     interval: float = 30.0
     done: dict[str, int] = field(default_factory=dict)
     sums: Sums = field(default_factory=dict)
+    stop: Callable[[], bool] | None = None  # whether Ctrl-C was pressed
     _written: float = field(default_factory=time.monotonic)
 
     @property
@@ -58,10 +61,20 @@ class Checkpoint:
                     for layer, site in stream.layers.items()
                 }
 
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """A block in which Ctrl-C stops at the end of a chunk, when all that was summed has been written."""
+        with saving() as self.stop:
+            yield
+        self.stop = None
+
     def note(self, done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
         """Note that a chunk of some contrasts is complete; write if it is time."""
         for name, total in sums.items():
             self.done[name], self.sums[name] = done, dict(total)
+        if self.stop is not None and self.stop():
+            self.write()
+            raise Stopped(f"{max(self.done.values()):,} examples are saved; the same command goes on from there.")
         if time.monotonic() - self._written >= self.interval:
             self.write()
 

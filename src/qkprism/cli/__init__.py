@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 
 import typer
 
@@ -10,7 +12,9 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
     atlas,
     contrasts,
     demo,
+    doctor,
     features,
+    runs,
     studies,
     toy,
 )
@@ -22,6 +26,9 @@ from qkprism.progress import SPEECH, is_coloured
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for stream in (sys.stdout, sys.stderr):  # names of files may be no text, and a terminal may know few letters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except QKPrismError as error:

@@ -98,9 +98,10 @@ def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
         hold_free()
         SETTINGS.choose(**{name: given.pop(name) for name in common})
         try:
-            function(**given)
+            with SETTINGS.held:
+                function(**given)
         except KeyboardInterrupt as stopped:  # here, for some versions of typer have a way of their own
-            typer.echo(f"\nqkprism: stopped. {stopped}".rstrip(), err=True)
+            typer.echo(f"\nqkprism: stopped. {str(stopped) or _how_to_go_on(given.get('save'))}".rstrip(), err=True)
             raise SystemExit(130) from None
 
     own = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
@@ -111,6 +112,13 @@ def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
     described.__annotations__ = {**hints, **common}
     del described.__wrapped__
     return command
+
+
+def _how_to_go_on(save: object) -> str:
+    """What becomes of a command that was stopped."""
+    if save is None:
+        return "Nothing was saved."
+    return f"What was finished is kept in or beside {save}; the same command goes on from there."
 
 
 app = App(

@@ -10,6 +10,7 @@ import typer
 from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, JsonOption, ModelOption, app
 from qkprism.cli.inputs import Loading, check_text, heads_named, place_for
 from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
@@ -44,6 +45,7 @@ def atlas(
     from qkprism.runs import remove_run
 
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
+    SETTINGS.hold(save)
     loaded = loading.load()
     found = qk.survey(loaded, texts or None, windows=windows, length=length, seed=seed, checkpoint=kept)
     report = None

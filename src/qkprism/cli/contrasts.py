@@ -20,6 +20,7 @@ from qkprism.cli.app import (
 )
 from qkprism.cli.inputs import Loading, source_named
 from qkprism.cli.printing import print_json
+from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 from qkprism.progress import say
@@ -162,6 +163,7 @@ def shelf(
     import qkprism as qk
     from qkprism.files import write_text
 
+    SETTINGS.hold(save)
     found = qk.run_shelf(loading.load(), save, contrasts=chosen, n=n, seed=seed)
     command = f"qkprism shelf --run --model {model} -n {n} --seed {seed}"
     write_text(save / FOUND, json.dumps(found.to_json(command), indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +34,9 @@ from qkprism.cli.inputs import (
     place_for,
     source_named,
 )
-from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.printing import print_json, print_sentences, print_table
+from qkprism.cli.settings import SETTINGS
+from qkprism.cli.words import features_in_words, heads_in_words
 from qkprism.errors import QKPrismError
 from qkprism.files import check_figure_name
 from qkprism.options import (
@@ -53,6 +56,7 @@ from qkprism.options import (
     either,
     resolve_metric,
 )
+from qkprism.progress import part
 
 
 @app.command(epilog="Examples:  qkprism heads induction --top 8   qkprism heads examples/boxes.jsonl")
@@ -87,7 +91,7 @@ def heads(
         return
     shown = ["head", "accuracy", "q", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"]
     print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
-    typer.echo(f"By accuracy, {scores.count_found()}.")
+    print_sentences(heads_in_words(scores))
 
 
 @app.command(
@@ -147,12 +151,15 @@ def decompose(
     taken_off = center or _shared(contrasts, wanted, "centre", "--center")
     template = texts.chat or _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
     arguments: dict[str, Any] = {"encoding": texts.encoding(template, frame), "batch_size": batch_size}
+    SETTINGS.hold(save)
     loaded = loading.load()
-    scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
+    with part(1, 2, "heads"):
+        scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
     picked = scores.top(top) if scores and top else picked
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
     options |= {"preset": preset, "center": taken_off, "checkpoint": kept, **arguments}
-    features = qk.decompose(loaded, {one.contrast.name: one.contrast for one in found}, heads=picked, **options)
+    with part(2, 2, "features") if top else nullcontext():
+        features = qk.decompose(loaded, {one.contrast.name: one.contrast for one in found}, heads=picked, **options)
     report = None
     if save is not None and kept is not None:
         from qkprism.page.report import features_report
@@ -285,8 +292,7 @@ def _show(features: Any, as_json: bool) -> None:
     best = frame.sort_values(["q", "t"], ascending=[True, False])
     title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"
     print_table(best.head(30), shown, title)
-    for name, found in features.count_found().items():
-        typer.echo(f"{name}, by the held-out test of direction 1, {found}.")
+    print_sentences(features_in_words(features))
     for note in features.notes:
         typer.echo(f"Note: {note}")
 

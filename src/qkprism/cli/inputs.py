@@ -71,6 +71,10 @@ class Loading:
         check_one_place(self.device, self.device_map)
         if self.dtype is not None:
             checked_dtype(self.dtype)
+        if self.model is not None:
+            from qkprism.models.places import check_name
+
+            check_name(self.model)
 
     def load(self) -> Model:
         import qkprism as qk

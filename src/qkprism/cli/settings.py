@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from qkprism import progress
 from qkprism.errors import QKPrismError
+from qkprism.locks import locked
 
 
 @dataclass
@@ -16,6 +19,12 @@ class Settings:
     quiet: bool = False
     verbose: bool = False
     wide: bool = False
+    held: ExitStack = field(default_factory=ExitStack)
+
+    def hold(self, folder: Path | None) -> None:
+        """Hold a folder until the command ends, so that no other process writes it."""
+        if folder is not None:
+            self.held.enter_context(locked(folder))
 
     def choose(self, quiet: bool = False, verbose: bool = False, wide: bool = False) -> None:
         """Take the options of a command."""

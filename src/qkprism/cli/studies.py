@@ -11,6 +11,7 @@ import typer
 from qkprism.cli.app import BatchOption, DeviceMapOption, DeviceOption, DtypeOption, JsonOption, app
 from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
@@ -62,6 +63,7 @@ def binding(
     chosen = _Chosen.of(preset, phrasing, size)
     check_options(save, schema, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
+    SETTINGS.hold(save)
     loaded = chosen.load(loading)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
     figures = binding_figures(study, umap=umap)
@@ -134,6 +136,7 @@ def filter_heads(
     chosen = _Chosen.of(preset, phrasing, size)
     check_options(save, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
+    SETTINGS.hold(save)
     study = study_filter(chosen.load(loading), save, **options)
     figures = filter_figures(study)
     frame = study.summary()

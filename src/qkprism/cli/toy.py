@@ -10,7 +10,9 @@ import typer
 
 from qkprism.cli.app import JsonOption, app
 from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
+from qkprism.progress import say
 
 
 class Protocols(StrEnum):
@@ -67,6 +69,7 @@ def toy(
     else:
         options["cells"] = qk.toy.paper_grid(seeds=range(seeds), preset=preset.value)
     options["sampling"] = qk.toy.Sampling(negatives=negatives.value)
+    SETTINGS.hold(save)
     found = qk.toy.study(save, **options, progress=_told_training, say=_told)
     _told("figures")
     figures = toy_figures(found)
@@ -82,7 +85,7 @@ def toy(
 
 
 def _told(what: str) -> None:
-    typer.echo(what, err=True)
+    say(what)
 
 
 def _told_training(step: int, left: int) -> None:

