@@ -349,6 +349,7 @@ def test_command_line__a_thousand_random_combinations_give_no_traceback(run, tmp
     (tmp_path / "broken.jsonl").write_text('{"text": 3}\n{')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(places, "hub_answers", lambda: False)
+    monkeypatch.setattr(cli, "app", get_command(app))  # made once, which takes longer than a call
     monkeypatch.setattr(qkprism, "load", stop)
     monkeypatch.setattr(inputs.TextOptions, "fit", stop)
     monkeypatch.setattr(qkprism.toy, "study", stop)
