@@ -200,6 +200,7 @@ BOXES = ["{place}/boxes.jsonl", "-m", "{place}/little"]
 )
 def test_options__are_refused_before_torch_is_imported(run, tmp_path, arguments, message, monkeypatch):
     (tmp_path / "little").mkdir()
+    (tmp_path / "little" / "config.json").write_text("{}")
     contrast(4).write(tmp_path / "boxes.jsonl")
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)  # importing any of these is an error
     monkeypatch.setitem(sys.modules, "qkprism.models.loading", None)

@@ -139,7 +139,7 @@ def test_mistakes__are_one_line_before_anything_is_loaded(run, mine, arguments, 
 
 
 def test_shelf__lists_every_contrast(run):  # noqa: F811
-    code, out, _ = run("shelf")
+    code, out, _ = run("shelf", "--wide")
     assert code == 0
     assert "What followed the same word before?" in out
     code, out, _ = run("shelf", "--json")
