@@ -111,6 +111,10 @@ class Explanation:
             raise QKPrismError(f"{wanted} is not in this explanation. There are: {', '.join(map(str, self.rows))}.")
         return self.rows[wanted]
 
+    def edge(self, head: HeadLike, key: int) -> Edge:
+        """Why a head attends to one key, a token's number, rather than to its rival."""
+        return edge_of(self.row(head), self.query, key, self.tokens)
+
     def to_frame(self) -> pd.DataFrame:
         """A row an edge: attention, height, the share of every part in it, and the rival with the lead over it."""
         import pandas as pd

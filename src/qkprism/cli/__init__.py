@@ -10,6 +10,7 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
     atlas,
     contrasts,
     demo,
+    explorer,
     features,
     studies,
     toy,
