@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, urlencode
 import pytest
 from starlette.testclient import TestClient
 
+from qkprism.atlas.explain import explain
+from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import MEANINGS
 from qkprism.explorer.app import LARGEST, explorer_app
@@ -343,3 +345,19 @@ def test_browser__hostile_prompts_are_shown_as_themselves(watched: Any, served: 
     told = page.evaluate("async () => (await import('./static/letters.js')).visible('a\\u202eb\\u0000c\\ud800\\n')")
     assert told == "a⟨U+202E⟩b⟨U+0000⟩c⟨U+D800⟩⏎"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_browser__a_mailed_page_is_the_same_view_and_asks_nothing_of_anybody(watched: Any, tmp_path: Path) -> None:
+    model, atlas = explained()
+    why = explain(model, Text(HOSTILE[:50]), atlas=atlas, top=3)
+    page, second = watched, why.edges[1]
+    page.goto(why.save(tmp_path / "why.html").as_uri())
+    page.wait_for_selector(".key-row")
+    assert page.locator(".token").count() == len(why.tokens)
+    assert page.locator(".computed").text_content() == why.edges[0].sentence
+    page.locator(".head-row").nth(1).click()
+    page.wait_for_function(
+        "said => document.querySelector('.computed').textContent === said", arg=why.edges[1].sentence
+    )
+    assert state_of(page)["head"] == str(second.head)
+    assert page.locator("main img").count() == 0

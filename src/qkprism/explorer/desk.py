@@ -104,7 +104,7 @@ class Desk:
         if self.runs and wanted not in {edge.head for edge in found.edges}:  # features are told in these alone
             found = self._ask(text, found.query, head=wanted)
         chosen = [] if key is None else [_seen(found, wanted, key)]
-        return row_answer(found, wanted, [*chosen, *_most_attended(found, wanted)])
+        return row_answer(found, wanted, [*chosen, *found.most_attended(wanted, KEYS_TOLD)])
 
     def heads(self) -> dict[str, Any]:
         """Every score of every head."""
@@ -135,12 +135,6 @@ class Desk:
         tokens = 0 if tokenizer is None else len(tokenizer.encode(Text(text).text))
         if tokens > LONGEST:
             raise QKPrismError(f"The text has {tokens} tokens. The explorer reads up to {LONGEST}: shorten it.")
-
-
-def _most_attended(explanation: Explanation, head: Head) -> list[int]:
-    row = explanation.row(head)
-    order: list[int] = row.attention.masked_fill(~row.logits.isfinite(), -1.0).argsort(descending=True).tolist()
-    return [place for place in order[:KEYS_TOLD] if bool(row.logits[place].isfinite())]
 
 
 def _seen(explanation: Explanation, head: Head, key: int) -> int:

@@ -3,6 +3,7 @@
 import { el, fill } from "./dom.js";
 import { roving, setStop } from "./keys.js";
 import { visible } from "./letters.js";
+import { mailed } from "./source.js";
 
 /**
  * @param {{choose: (head: string) => void}} act
@@ -12,7 +13,7 @@ export function headList(act) {
   const filter = /** @type {HTMLInputElement} */ (
     el("input", { type: "search", placeholder: "Find a head: L18H6", "aria-label": "Find a head", spellcheck: "false" }));
   const decided = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "Only heads in which this decides" }));
-  const element = el("div", { class: "heads-here" }, el("div", { class: "controls" }, filter, decided), list);
+  const element = el("div", { class: "heads-here" }, mailed ? null : el("div", { class: "controls" }, filter, decided), list);
   roving(list);
   /** @type {import("./source.js").Explanation|null} */
   let explanation = null;
@@ -49,7 +50,7 @@ export function headList(act) {
     const { tokens, edges } = explanation;
     const wanted = filter.value.trim().toUpperCase();
     const told = edges.filter((edge) => edge.head.startsWith(wanted) && (!decided.value || edge.decides === decided.value));
-    fill(list, ...told.map((edge) =>
+    fill(list, ...onePerHead(told).map((edge) =>
       el("button", { type: "button", class: "head-row", data: { head: edge.head, rove: "" }, on: { click: () => act.choose(edge.head) } },
         el("span", { class: "line" },
           el("strong", { text: edge.head }),
@@ -75,4 +76,12 @@ export function headList(act) {
   }
 
   return { element, show };
+}
+
+/**
+ * The best edge of each head.
+ * @param {import("./source.js").Edge[]} edges
+ */
+function onePerHead(edges) {
+  return edges.filter((edge, i) => edges.findIndex((one) => one.head === edge.head) === i);
 }

@@ -51,7 +51,7 @@ async function opened() {
 /** @param {import("./source.js").Start} start */
 function open(start) {
   document.documentElement.style.setProperty("--query", start.palette.query);
-  fill(place("model"), el("b", { text: start.model ?? "" }), el("span", { text: ` atlas: ${start.atlas}` }));
+  fill(place("model"), el("b", { text: start.model ?? "" }), el("span", { text: ` atlas: ${start.atlas ?? "none"}` }));
   place("model").title = (start.runs ?? []).join("\n");
   const tabs = mailed ? [] : VIEWS.map(([view, text]) =>
     el("button", { type: "button", data: { view }, text, on: { click: () => go({ view }) } }));

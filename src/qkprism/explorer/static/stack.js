@@ -1,5 +1,6 @@
-// The logits of the most attended keys as stacks of parts, each part drawn from its mean over the keys shown but the
-// first token: a bar to the right is what a part gives this key more than it gives the others.
+// The logits of the most attended keys as stacks of parts, each part drawn from its mean over the tokens after the
+// first that the query sees: a bar to the right is what a part gives this key more than it gives the mean token. These
+// are the shares that the sentence tells.
 
 import { el, fill, svg } from "./dom.js";
 import { roving, setStop } from "./keys.js";
@@ -21,37 +22,25 @@ export function stacksOf(row, most, key) {
   const best = [...seen].sort((a, b) => row.attention[b] - row.attention[a]).slice(0, most);
   if (key !== null && seen.includes(key) && !best.includes(key)) best.push(key);
   const places = best.sort((a, b) => a - b);
-  const of = (/** @type {(number|null)[]} */ values) => fromMean(places.map((place) => values[place] ?? 0), places);
+  const later = seen.length > 1 ? seen.filter((place) => place > 0) : seen;
+  const of = (/** @type {(number|null)[]} */ values) => {
+    const mean = later.reduce((sum, place) => sum + (values[place] ?? 0), 0) / later.length;
+    return places.map((place) => (values[place] ?? 0) - mean);
+  };
   const parts = row.parts.map(({ name, color, values }) => ({ name, color, values: of(values) }));
-  tellFirst(row, places, parts, of);
+  if (places[0] === 0) tellFirst(parts);
   return { places, parts: parts.filter((part) => part.values.some((x) => Math.abs(x) > 1e-6)), logits: of(row.logits) };
 }
 
 /**
- * The place of the first token is told as being the first.
- * @param {import("./source.js").Row} row
- * @param {number[]} places
+ * The place of the first token is to be the first.
  * @param {{name: string, values: number[]}[]} parts
- * @param {(values: (number|null)[]) => number[]} of
  */
-function tellFirst(row, places, parts, of) {
+function tellFirst(parts) {
   const [first, position] = ["first token", "position"].map((name) => parts.find((part) => part.name === name));
-  if (!first || !position || places[0] !== 0) return;
-  const given = (/** @type {string} */ name) => row.parts.find((part) => part.name === name)?.values ?? [];
-  const both = of(given("first token").map((value, i) => (value ?? 0) + (given("position")[i] ?? 0)));
-  first.values = both.map((value, i) => (i === 0 ? value : 0));
-  position.values = both.map((value, i) => (i === 0 ? 0 : value));
-}
-
-/**
- * @param {number[]} values
- * @param {number[]} places
- */
-function fromMean(values, places) {
-  const later = values.filter((_, i) => places[i] > 0);
-  const counted = later.length ? later : values;
-  const mean = counted.reduce((sum, value) => sum + value, 0) / counted.length;
-  return values.map((value) => value - mean);
+  if (!first || !position) return;
+  first.values[0] += position.values[0];
+  position.values[0] = 0;
 }
 
 /**
@@ -135,9 +124,9 @@ function keyRow(row, tokens, stacks, i, chosen, reach) {
   const attention = row.attention[place];
   return el("button", {
     type: "button", class: chosen ? "key-row key" : "key-row", data: { place, rove: "" }, "aria-pressed": String(chosen),
-    "aria-label": `${quoted(tokens[place])}, token ${place}: attention ${attention.toFixed(3)}. From the mean: logit ` +
+    "aria-label": `${quoted(tokens[place])}, token ${place}: attention ${attention.toFixed(3)}. From the mean token: logit ` +
       `${signed(stacks.logits[i])}: ${told}`,
-    title: `logit ${signed(stacks.logits[i])} from the mean: ${told}`,
+    title: `logit ${signed(stacks.logits[i])} from the mean token: ${told}`,
   },
     el("span", { class: "place", text: String(place) }),
     el("span", { class: place === row.query ? "name query" : "name", text: visible(tokens[place]) }),

@@ -6,6 +6,7 @@
  */
 
 const NUMBERS = ["query", "key"];
+let said = location.hash;
 
 /**
  * The state that a hash says.
@@ -13,15 +14,15 @@ const NUMBERS = ["query", "key"];
  * @returns {State}
  */
 export function parseState(hash) {
-  const said = new URLSearchParams(hash.replace(/^#/, ""));
-  const number = (/** @type {string} */ name) => (/^\d{1,7}$/.test(said.get(name) ?? "") ? Number(said.get(name)) : null);
+  const words = new URLSearchParams(hash.replace(/^#/, ""));
+  const number = (/** @type {string} */ name) => (/^\d{1,7}$/.test(words.get(name) ?? "") ? Number(words.get(name)) : null);
   return {
-    view: said.get("view") === "heads" ? "heads" : "why",
-    text: said.get("text") ?? "",
+    view: words.get("view") === "heads" ? "heads" : "why",
+    text: words.get("text") ?? "",
     query: number("query"),
-    head: said.get("head"),
+    head: words.get("head"),
     key: number("key"),
-    score: said.get("score"),
+    score: words.get("score"),
   };
 }
 
@@ -30,12 +31,12 @@ export function parseState(hash) {
  * @param {State} state
  */
 export function formatState(state) {
-  const said = new URLSearchParams();
+  const words = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
     if (value === null || value === "") continue;
-    said.set(name, NUMBERS.includes(name) ? String(value) : value.toWellFormed?.() ?? value);
+    words.set(name, NUMBERS.includes(name) ? String(value) : value.toWellFormed?.() ?? value);
   }
-  return `#${said}`;
+  return `#${words}`;
 }
 
 /**
@@ -43,9 +44,14 @@ export function formatState(state) {
  * @param {Partial<State>} change
  */
 export function go(change) {
-  const hash = formatState({ ...parseState(location.hash), ...change });
-  if (hash === location.hash) return;
-  history.pushState(null, "", hash);
+  const hash = formatState({ ...parseState(said), ...change });
+  if (hash === said) return;
+  said = hash;
+  try {
+    history.pushState(null, "", hash);
+  } catch {
+    // a page within a notebook has no address of its own
+  }
   dispatchEvent(new Event("statechange"));
 }
 
@@ -54,8 +60,11 @@ export function go(change) {
  * @param {(state: State) => void} look
  */
 export function onState(look) {
-  const now = () => look(parseState(location.hash));
+  const now = () => look(parseState(said));
   addEventListener("statechange", now);
-  addEventListener("popstate", now);
+  addEventListener("popstate", () => {
+    said = location.hash;
+    now();
+  });
   now();
 }

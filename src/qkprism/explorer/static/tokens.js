@@ -3,6 +3,7 @@
 import { el, fill, svg } from "./dom.js";
 import { roving, setStop } from "./keys.js";
 import { visible } from "./letters.js";
+import { mailed } from "./source.js";
 
 const ARCS = 6;
 const FAINT = 0.02; // attention that gets no arc unless it is pointed at
@@ -18,7 +19,7 @@ const FAINT = 0.02; // attention that gets no arc unless it is pointed at
  */
 export function tokensView(act) {
   const arcs = svg("svg", { class: "arcs", "aria-hidden": "true" });
-  const line = el("div", { class: "tokens", role: "group", "aria-label": "Tokens of the text. Choose one to ask from." });
+  const line = el("div", { class: "tokens", role: "group", "aria-label": mailed ? "Tokens of the text" : "Tokens of the text. Choose one to ask from." });
   const element = el("div", { class: "text" }, arcs, line);
   /** @type {HTMLElement[]} */
   let buttons = [];
@@ -70,7 +71,7 @@ export function tokensView(act) {
       button.classList.toggle("key", place === chosen);
       button.style.setProperty("--share", String(row && seen ? Math.min(1, attention / most) : 0));
       const told = row && seen ? `attention ${attention.toFixed(3)}` : row ? "not seen from the query" : "";
-      button.title = `token ${place}${told ? `, ${told}` : ""}. Click: ask from here`;
+      button.title = `token ${place}${told ? `, ${told}` : ""}${mailed ? "" : ". Click: ask from here"}`;
       button.setAttribute("aria-label", `token ${place}: ${visible(shown[place])}${told ? `, ${told}` : ""}`);
     });
     draw();

@@ -18,7 +18,7 @@ const SHOWN = [14, 40, 1000];
 
 /** @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status */
 export function whyView(status) {
-  const tokens = tokensView({ choose: (place) => go({ query: place, key: null }), point });
+  const tokens = tokensView({ choose: (place) => go(mailed ? { key: place } : { query: place, key: null }), point });
   const stack = stackView({ choose: (place) => go({ key: place }), point });
   const heads = headList({ choose: (head) => go({ head, key: null }) });
   const prompt = /** @type {HTMLTextAreaElement} */ (
@@ -42,7 +42,7 @@ export function whyView(status) {
       el("section", { class: "card", "aria-label": "Heads" }, el("h2", { text: "Heads that attend from here" }), heads.element),
       el("section", { class: "card", "aria-labelledby": "row-title" }, title, sentence,
         el("p", { class: "axis hint" }, el("span", { text: "Logits of " }), most,
-          el("span", { text: ", each part from its mean over these keys but the first. The upright stroke is the whole logit." })),
+          el("span", { text: " in parts, from the mean token after the first. The upright stroke is the whole logit." })),
         stack.element, rebuilt)));
   const element = el("div", { class: "why" }, mailed ? null : form, mailed ? null : examples, answer);
 
@@ -109,7 +109,8 @@ export function whyView(status) {
     const { text, query } = state;
     const waiting = setTimeout(() => status.busy("Asking the model …"), 150);
     try {
-      if (!explanation || loaded.text !== text || (query !== null && loaded.query !== query) || (query === null && loaded.query !== explanation.tokens.length - 1)) {
+      if (!explanation || loaded.text !== text || (query !== null && loaded.query !== query) ||
+          (!mailed && query === null && loaded.query !== explanation.tokens.length - 1)) {
         const found = await ask("explain", { text, query }, signal);
         [explanation, row, loaded] = [found, null, { text, query: found.query, row: "" }];
       }
@@ -129,9 +130,9 @@ export function whyView(status) {
   function draw() {
     if (!explanation || !row || !last) return;
     const { tokens: words, query } = explanation;
-    const asked = last.key;
-    const best = row.edges.find((edge) => edge.key > 0) ?? row.edges[0];
-    const edge = row.edges.find((one) => one.key === asked) ?? best;
+    const told = row.edges;
+    const keys = [last.key, explanation.edges.find((edge) => edge.head === row?.head)?.key];
+    const edge = keys.map((key) => told.find((one) => one.key === key)).find(Boolean) ?? told.find((one) => one.key > 0) ?? told[0];
     answer.hidden = false;
     fill(question, "Why do heads attend where they do from ", el("b", { text: quoted(words[query]) }),
       ` (token ${query})? ${mailed ? "" : "Click another token to ask from there. "}Darker tokens get more attention of ${row.head}; the darkest but the first gets ${strength(row)}.`);
