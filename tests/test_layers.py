@@ -21,6 +21,8 @@ FLOORS = [
         "page.layout",
         "page",
         "page.atlas",
+        "explorer.assets",
+        "explorer.answers",
         "page.explanation",
         "page.shelf",
     ],  # they import no results, so that results can have `.to_html()`
@@ -187,6 +189,14 @@ FLOORS = [
         "atlas.explain",
         "atlas",
     ],
+    [
+        "explorer.worker",
+        "explorer.desk",
+        "explorer.guard",
+        "explorer.app",
+        "explorer.serving",
+        "explorer",
+    ],
     [""],
     [
         "page.report",
@@ -209,6 +219,7 @@ FLOORS = [
         "cli.features",
         "cli.atlas",
         "cli.demo",
+        "cli.explorer",
         "cli.studies",
         "cli.toy",
         "cli.runs",

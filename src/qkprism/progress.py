@@ -13,9 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 Progress = Callable[[int], None]
+Listener = Callable[[str, int, int], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 FIRST, REDRAWN, LINES = 2.0, 0.1, 30.0  # seconds before a bar appears, between its drawings, between lines of a log
 WIDTH = 20
@@ -57,20 +60,46 @@ def part(number: int, parts: int, name: str) -> Iterator[None]:
 
 @contextmanager
 def bar(total: int, unit: str, shown: bool) -> Iterator[Progress]:
-    """A progress bar that appears after two seconds; call what it gives with how much more is done."""
-    if not shown or SPEECH.quiet or SPEECH.busy:
-        yield _nothing
-        return
-    SPEECH.busy, line = True, _Line(total, unit, SPEECH.part)
+    """A progress bar that appears after two seconds; call what it gives with how much more is done.
+
+    Who listens is told too, whether a bar is shown or not.
+    """
+    listener, line = _listener.get(), None
+    if shown and not SPEECH.quiet and not SPEECH.busy:
+        SPEECH.busy, line = True, _Line(total, unit, SPEECH.part)
+    done = 0
+
+    def tick(more: int) -> None:
+        nonlocal done
+        done += more
+        if line is not None:
+            line.add(more)
+        if listener is not None:
+            listener(unit, done, total)
+
     try:
-        yield line.add
+        yield tick
     finally:
-        SPEECH.busy = False
-        line.clear()
+        if line is not None:
+            SPEECH.busy = False
+            line.clear()
 
 
-def _nothing(_: int) -> None:
-    """No bar is shown."""
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Within this, every bar tells the listener its unit, what is done, and of how much.
+
+    >>> told = []
+    >>> with listening(lambda *step: told.append(step)), bar(3, "texts", False) as tick:
+    ...     tick(2)
+    >>> told
+    [('texts', 2, 3)]
+    """
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 @dataclass

@@ -263,7 +263,7 @@ def _feature_sets(features: Any) -> dict[str, Features]:
     listed = [features] if isinstance(features, Features | Shelf | str | os.PathLike) else list(features or ())
     found: dict[str, Features] = {}
     for one in listed:
-        run = one if isinstance(one, Features | Shelf) else _load_run(path_of(one))
+        run = one if isinstance(one, Features | Shelf) else load_run(path_of(one))
         if isinstance(run, Shelf):
             found |= {name: run.features(name) for name in run.contrasts}
         else:
@@ -271,7 +271,7 @@ def _feature_sets(features: Any) -> dict[str, Features]:
     return found
 
 
-def _load_run(folder: Path) -> Features | Shelf:
+def load_run(folder: Path) -> Features | Shelf:
     """A run of features, or of the shelf."""
     return Shelf.load(folder) if (folder / TABLE).is_dir() else Features.load(folder)
 

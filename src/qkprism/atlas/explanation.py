@@ -111,6 +111,16 @@ class Explanation:
             raise QKPrismError(f"{wanted} is not in this explanation. There are: {', '.join(map(str, self.rows))}.")
         return self.rows[wanted]
 
+    def edge(self, head: HeadLike, key: int) -> Edge:
+        """Why a head attends to one key, a token's number, rather than to its rival."""
+        return edge_of(self.row(head), self.query, key, self.tokens)
+
+    def most_attended(self, head: HeadLike, most: int) -> list[int]:
+        """The tokens that a head attends to most, by their numbers, best first."""
+        row = self.row(head)
+        order: list[int] = row.attention.argsort(descending=True).tolist()
+        return [place for place in order if bool(row.logits[place].isfinite())][:most]
+
     def to_frame(self) -> pd.DataFrame:
         """A row an edge: attention, height, the share of every part in it, and the rival with the lead over it."""
         import pandas as pd
@@ -145,12 +155,6 @@ class Explanation:
         columns |= {name: values[seen].numpy() for name, values in row.terms.items()}
         return pd.DataFrame(columns)
 
-    def shades(self) -> list[float]:
-        """How much attention the heads of the edges give each token together, from 0 to 1; the first token has none."""
-        mass = torch.stack([self.rows[edge.head].attention for edge in self.edges]).mean(0)
-        mass[0] = 0.0
-        return [float(value) for value in mass / mass.amax().clamp(min=1e-9)]
-
     def plot(self, head: HeadLike | None = None) -> go.Figure:
         """The parts of the logits of the most attended tokens in one head, the first edge's unless named."""
         from qkprism.figures.explanation import explanation_figure
@@ -158,7 +162,7 @@ class Explanation:
         return explanation_figure(self, Head.parse(head) if head is not None else self.edges[0].head)
 
     def to_html(self) -> str:
-        """A page of its own: the sentences, the table, and a figure for each of the first heads."""
+        """A page of its own, to click and to mail: the explorer's view of these edges, with the data inside."""
         from qkprism.page.explanation import explanation_page
 
         return explanation_page(self)

@@ -13,6 +13,7 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
     contrasts,
     demo,
     doctor,
+    explorer,
     features,
     runs,
     studies,

@@ -45,7 +45,7 @@ class Command(TyperCommand):
             formatter.write(f"  {example}\n")
 
 
-class Group(TyperGroup):
+class PlainGroup(TyperGroup):
     """All commands, each with its whole sentence, and what their exit codes mean."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -125,7 +125,7 @@ app = App(
     name="qkprism",
     help="Why did this attention head attend to that token?",
     no_args_is_help=True,
-    cls=Group,
+    cls=PlainGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

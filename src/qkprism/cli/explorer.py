@@ -1,0 +1,39 @@
+"""The command that opens the explorer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, ModelOption, app
+from qkprism.cli.inputs import Loading
+from qkprism.errors import QKPrismError
+
+
+@app.command(epilog="Examples:  qkprism explore   qkprism explore runs/shelf --model smollm2")
+def explore(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Run folders of features or of the shelf, to name parts.", show_default=False),
+    ] = None,
+    model: ModelOption = "smollm2",
+    atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
+    port: Annotated[int, typer.Option(help="Of this computer; a free one if not given.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
+) -> None:
+    """Look and click: any prompt, the heads that attend from any token, and why."""
+    loading = Loading(model, dtype, device, device_map)
+    for place in [*(runs or ()), *([atlas] if atlas else ())]:
+        if not place.is_dir():
+            raise QKPrismError(f"{place} is not a run folder.")
+    from qkprism.atlas.explain import load_run
+    from qkprism.explorer.desk import Desk
+    from qkprism.explorer.serving import serve
+
+    opened = {str(place): load_run(place) for place in runs or ()}
+    serve(Desk(loading.load, atlas, opened), port=port, browser=browser)

@@ -1,0 +1,1 @@
+"""The explorer: a page that one clicks, served on this computer alone."""

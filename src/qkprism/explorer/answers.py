@@ -1,0 +1,148 @@
+"""What the page is told, as JSON: the heads that attend from a token, one row of one head, the heads of a model.
+
+`FORMAT` is the version of all of it. Nothing here is larger than tokens x parts, or heads x scores.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from qkprism.figures.explanation import COLORS, part_color
+from qkprism.figures.theme import MISSING, ROLES, SEQUENTIAL
+
+if TYPE_CHECKING:
+    from qkprism.atlas.atlas import Atlas
+    from qkprism.atlas.explanation import Edge, Explanation
+    from qkprism.heads import Head
+    from qkprism.studies.shelf_result import Shelf
+
+FORMAT = 1
+PALETTE = {"scale": list(SEQUENTIAL), "missing": MISSING, "query": ROLES["query"], "attention": ROLES["strength"]}
+MEANINGS = {
+    "first token": "what the first token gets for being the first, where heads rest",
+    "position": "what the average query gives the average key at this distance",
+    "salience": "what the average query gives this key: what the key is, whatever the query",
+    "asked position": "what this query gives the average key at this distance: the place it asks for",
+    "unnamed match": "what this query and this key do together that no named feature tells",
+    "soft cap": "what the model's soft cap takes away",
+    "position bias": "what the model adds for the distance",
+}
+SCORES = {
+    "entropy": "How spread out the attention is on plain text, in nats.",
+    "attention": "The mean share of attention that goes to such tokens, on plain text.",
+    "variation": "Total variation between true rows of held-out text and rows rebuilt from the parts named alone: 0 is "
+    "exact, 1 shares nothing.",
+    "variation without first": "The same for rows without their first token, where many heads rest.",
+    "suffice": "The share of held-out rows that the parts named rebuild to within 0.1 of total variation.",
+    "decides": "The share of held-out rows in which this part gives the most attended token most of its lead.",
+    "contrast": "How often the head attends more to a positive key of this contrast than to any negative one, on "
+    "held-out words.",
+}
+
+
+def dumps(value: Any) -> bytes:
+    """JSON in ASCII, so that no character of a prompt can break it; a number that is none is null."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def number(value: float, digits: int = 4) -> float | None:
+    """A number for the page: rounded, and None if it is not finite."""
+    return round(float(value), digits) if math.isfinite(value) else None
+
+
+def numbers(values: Iterable[float]) -> list[float | None]:
+    """Numbers for the page."""
+    return [number(value) for value in values]
+
+
+def explanation_answer(explanation: Explanation) -> dict[str, Any]:
+    """The tokens of a text, and the heads that attend from the query, best first."""
+    return {
+        "format": FORMAT,
+        "tokens": list(explanation.tokens),
+        "query": explanation.query,
+        "edges": [edge_answer(edge) for edge in explanation.edges],
+    }
+
+
+def edge_answer(edge: Edge) -> dict[str, Any]:
+    """One head attending to one key."""
+    return {
+        "head": str(edge.head),
+        "key": edge.key,
+        "attention": number(edge.attention),
+        "decides": edge.decides,
+        "sentence": edge.sentence,
+    }
+
+
+def row_answer(explanation: Explanation, head: Head, keys: Iterable[int]) -> dict[str, Any]:
+    """One row of one head, token by token: attention, logit and its parts; and a sentence for each of these keys."""
+    row = explanation.row(head)
+    named = [name for name in row.terms if name not in COLORS]
+    return {
+        "format": FORMAT,
+        "head": str(head),
+        "query": explanation.query,
+        "attention": numbers(row.attention.tolist()),
+        "logits": numbers(row.logits.tolist()),
+        "parts": [
+            {
+                "name": name,
+                "color": part_color(name, named),
+                "meaning": MEANINGS.get(name, "a named feature of the match of query and key"),
+                "values": numbers(values.tolist()),
+            }
+            for name, values in row.terms.items()
+        ],
+        "variation": {name: number(value) for name, value in row.variation.items()},
+        "sink": number(row.sink),
+        "edges": [edge_answer(explanation.edge(head, key)) for key in dict.fromkeys(keys)],
+    }
+
+
+def heads_answer(atlas: Atlas, shelves: Mapping[str, Shelf]) -> dict[str, Any]:
+    """Every score of every head, a column each; those of contrasts come first."""
+    frame = atlas.to_frame()
+    heads = [str(head) for head in frame["head"]]
+    columns = {}
+    for shelf in shelves.values():
+        for row, accuracies in zip(shelf.rows, shelf.accuracy.tolist(), strict=True):
+            by_head = {str(head): accuracy for head, accuracy in zip(shelf.heads, accuracies, strict=True)}
+            columns[f"contrast: {row.contrast}"] = [by_head.get(head, math.nan) for head in heads]
+    columns |= {str(name): list(frame[name]) for name in frame if name != "head"}
+    return {
+        "format": FORMAT,
+        "heads": [[head.layer, head.index] for head in atlas.heads],
+        "columns": [
+            {"name": name, "caption": SCORES.get(name.partition(":")[0], ""), "values": numbers(values)}
+            for name, values in columns.items()
+        ],
+    }
+
+
+def head_answer(atlas: Atlas, head: Head, shelves: Mapping[str, Shelf]) -> dict[str, Any]:
+    """One head: the rows of held-out text where it attends most, and what contrasts found in it."""
+    tested = [one for shelf in shelves.values() if head in shelf.heads for one in _tested(shelf, head)]
+    tested.sort(key=lambda one: -(one["accuracy"] or 0))
+    strongest = [vars(row) | {"attention": number(row.attention)} for row in atlas.strongest.get(head, ())]
+    return {"format": FORMAT, "head": str(head), "strongest": strongest, "tested": tested}
+
+
+def _tested(shelf: Shelf, head: Head) -> list[dict[str, Any]]:
+    """What every contrast of a shelf found in a head."""
+    place = shelf.heads.index(head)
+    return [
+        {
+            "contrast": row.contrast,
+            "question": row.question,
+            "accuracy": number(float(accuracy)),
+            "q": number(float(q), 6),
+            "chance": number(row.chance),
+            "best": row.head == str(head),
+        }
+        for row, accuracy, q in zip(shelf.rows, shelf.accuracy[:, place], shelf.q[:, place], strict=True)
+    ]

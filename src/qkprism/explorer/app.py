@@ -1,0 +1,145 @@
+"""The server's answers: files of the page, and JSON. Whatever goes wrong is a sentence, as {"error": ...}."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from qkprism.errors import QKPrismError
+from qkprism.explorer.answers import dumps
+from qkprism.explorer.assets import asset, asset_names, kind_of
+from qkprism.explorer.desk import Desk
+from qkprism.explorer.guard import Guard
+from qkprism.explorer.worker import Worker
+from qkprism.options import show
+
+LARGEST = 256_000  # bytes of a question
+GONE = 499  # nobody reads it
+
+Answer = Callable[[Mapping[str, Any]], Any]
+
+
+def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard:
+    """The whole server as an ASGI app; opening the desk is the worker's first job."""
+
+    async def start(_: Request) -> Response:
+        return answered(desk.start())
+
+    def asked(answer: Answer) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            return await _reply(request, worker, answer)
+
+        return endpoint
+
+    routes = [
+        Route("/", page),
+        Route("/static/{name}", static),
+        Route("/api/start", start),
+        Route("/api/explain", asked(lambda q: desk.explain(*_text_and_query(q))), methods=["POST"]),
+        Route("/api/row", asked(lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key"))),
+              methods=["POST"]),
+        Route("/api/heads", asked(lambda _: desk.heads()), methods=["POST"]),
+        Route("/api/head", asked(lambda q: desk.head(_string(q, "head"))), methods=["POST"]),
+    ]  # fmt: skip
+    app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
+    return Guard(app, secret, port)
+
+
+async def page(_: Request) -> Response:
+    """The page."""
+    return Response(asset("index.html"), media_type="text/html")
+
+
+async def static(request: Request) -> Response:
+    """One file of the page; no other file can be named."""
+    name = request.path_params["name"]
+    if name not in asset_names():
+        return problem("There is no such file.", 404)
+    return Response(asset(name), media_type=kind_of(name))
+
+
+def answered(value: Any, status: int = 200) -> Response:
+    """JSON."""
+    return Response(dumps(value), status, media_type="application/json")
+
+
+def problem(sentence: str, status: int = 400) -> Response:
+    """What went wrong, as a sentence."""
+    return answered({"error": sentence}, status)
+
+
+async def _missing(_: Request, __: Exception) -> Response:
+    return problem("There is nothing at this address.", 404)
+
+
+async def _reply(request: Request, worker: Worker, answer: Answer) -> Response:
+    """Read a question, wait for the model, answer; a client that goes away frees its place."""
+    try:
+        question = await _question(request)
+        job = worker.submit(lambda: answer(question))
+        gone = asyncio.ensure_future(_gone(request))
+        done = asyncio.wrap_future(job)
+        try:
+            await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                return Response(status_code=GONE)
+            return answered(done.result())
+        finally:
+            gone.cancel()
+            done.cancel()
+    except QKPrismError as error:
+        return problem(str(error))
+    except ClientDisconnect:
+        return Response(status_code=GONE)
+    except Exception as error:
+        logging.getLogger("qkprism").exception("A question could not be answered.")
+        return problem(f"This could not be computed: {type(error).__name__}: {error}", 500)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _question(request: Request) -> Mapping[str, Any]:
+    """The body of a request, no larger than it may be, as a JSON object."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise QKPrismError("A question is JSON: send it with content-type: application/json.")
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST:
+            raise QKPrismError(f"The question is larger than {LARGEST:,} bytes. Shorten the text.")
+    try:
+        question = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise QKPrismError("The question is not JSON.") from error
+    if not isinstance(question, dict):
+        raise QKPrismError(f"The question is a JSON object, not {show(question)}.")
+    return question
+
+
+def _text_and_query(question: Mapping[str, Any]) -> tuple[str, int | None]:
+    return _string(question, "text"), _place(question, "query")
+
+
+def _string(question: Mapping[str, Any], name: str) -> str:
+    value = question.get(name)
+    if not isinstance(value, str):
+        raise QKPrismError(f"{name} is a text, not {show(value)}.")
+    return value
+
+
+def _place(question: Mapping[str, Any], name: str) -> int | None:
+    value = question.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise QKPrismError(f"{name} is the number of a token, not {show(value)}.")
+    return value

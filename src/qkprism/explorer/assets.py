@@ -1,0 +1,69 @@
+"""The page's files: as they are for the server, and as one self-contained page that can be mailed.
+
+Modules import each other by lines of the form `import { a, b } from "./other.js";` and export named functions and
+constants alone, so one script is made of them by putting them in order and leaving these lines and words out.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from importlib.resources import files
+
+from qkprism.errors import QKPrismError
+
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
+EXPORT = re.compile(r"^export (?=(?:async )?function |const |class )", re.MULTILINE)
+
+
+def asset(name: str) -> str:
+    """The text of one file of the page."""
+    return (files("qkprism.explorer") / "static" / name).read_text(encoding="utf-8")
+
+
+def asset_names() -> list[str]:
+    """Every file of the page."""
+    found = (entry.name for entry in (files("qkprism.explorer") / "static").iterdir())
+    return sorted(name for name in found if kind_of(name))
+
+
+def kind_of(name: str) -> str | None:
+    """The media type of a file, None for one that is not of the page."""
+    return TYPES.get(name[name.rfind(".") :])
+
+
+def one_script(entry: str = "main.js") -> str:
+    """A module and all that it imports as one script."""
+    order: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in above:
+            raise QKPrismError(f"The page's modules import each other in a circle: {' > '.join((*above, name))}.")
+        if name not in order:
+            for imported in IMPORT.findall(asset(name)):
+                visit(imported, (*above, name))
+            order.append(name)
+
+    visit(entry, ())
+    return "\n".join(EXPORT.sub("", IMPORT.sub("", asset(name))) for name in order)
+
+
+def one_page(title: str, data: bytes) -> str:
+    """The page with its style, its script and its data (JSON in ASCII) inside: it asks nothing of anybody."""
+    inside = data.decode("ascii").replace("<", "\\u003c")  # no tag can end the script that holds it
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+    page = asset("index.html")
+    for old, new in (
+        ("<title>qkprism</title>", f"<title>qkprism: {escape(title)}</title>"),
+        ("<!-- head -->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        ('<link rel="stylesheet" href="static/style.css">', f"<style>{asset('style.css')}</style>"),
+        (
+            '<script type="module" src="static/main.js"></script>',
+            f'<script type="application/json" id="data">{inside}</script><script type="module">{one_script()}</script>',
+        ),
+    ):
+        if page.count(old) != 1:
+            raise QKPrismError(f"index.html should hold {old} once.")
+        page = page.replace(old, new)
+    return page

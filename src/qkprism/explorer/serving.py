@@ -1,0 +1,58 @@
+"""`serve`: the explorer on a free port of this computer, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import webbrowser
+
+import uvicorn
+
+from qkprism.errors import QKPrismError
+from qkprism.explorer.app import explorer_app
+from qkprism.explorer.desk import Desk
+from qkprism.explorer.worker import Worker
+
+HOST = "127.0.0.1"
+
+
+def serve(desk: Desk, *, port: int = 0, browser: bool = True) -> None:
+    """Serve a desk and say where, on standard output; Ctrl-C ends it.
+
+    port     0 for any that is free
+    browser  whether the page is opened
+    """
+    listener = _listener(port)
+    port, secret = listener.getsockname()[1], secrets.token_urlsafe(16)
+    worker = Worker()
+    worker.submit(desk.open)
+    config = uvicorn.Config(
+        explorer_app(desk, worker, secret=secret, port=port),
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    address = f"http://{HOST}:{port}/{secret}/"
+    print(f"The explorer is at {address}\nCtrl-C ends it.", flush=True)
+    if browser:
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise QKPrismError(
+            f"Port {port} cannot be used ({error.strerror}). Leave --port out for a free one."
+        ) from error
+    return listener

@@ -1,0 +1,56 @@
+// Where answers come from: the server that gave this page, or the data inside a page that was mailed.
+
+/**
+ * @typedef {{head: string, key: number, attention: number, decides: string, sentence: string}} Edge
+ * @typedef {{tokens: string[], query: number, edges: Edge[]}} Explanation
+ * @typedef {{name: string, color: string, meaning: string, values: (number|null)[]}} Part
+ * @typedef {{head: string, query: number, attention: number[], logits: (number|null)[], parts: Part[],
+ *   variation: Record<string, number>, sink: number, edges: Edge[]}} Row
+ * @typedef {{scale: string[], missing: string, query: string, attention: string}} Palette
+ * @typedef {{stage: string, failure: string|null, palette: Palette, step?: {unit: string, done: number, total: number},
+ *   model?: string, atlas?: string, runs?: string[]}} Start
+ * @typedef {{name: string, caption: string, values: (number|null)[]}} Column
+ * @typedef {{heads: [number, number][], columns: Column[]}} Heads
+ * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
+ * @typedef {{contrast: string, question: string, accuracy: number, q: number, chance: number, best: boolean}} Tested
+ * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
+ */
+
+const inside = document.getElementById("data");
+/** The data of a mailed page: an explanation and some of its rows. */
+export const mailed = inside ? JSON.parse(inside.textContent ?? "") : null;
+
+/**
+ * Ask for an answer. An error is thrown as a sentence.
+ * @param {string} what start, explain, row, heads or head
+ * @param {object} [question]
+ * @param {AbortSignal} [signal] when it is aborted, the question's place in the queue is free
+ * @returns {Promise<any>}
+ */
+export async function ask(what, question, signal) {
+  if (mailed) return fromMail(what, question ?? {});
+  const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) };
+  let answer;
+  try {
+    answer = await fetch(`api/${what}`, question ? { ...post, signal } : { signal });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Error("The server does not answer. Is qkprism explore still running?");
+  }
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error ?? "The server could not answer.");
+  return body;
+}
+
+/**
+ * @param {string} what
+ * @param {any} question
+ */
+function fromMail(what, question) {
+  if (what === "start") return mailed.start;
+  if (what === "explain") return mailed.explanation;
+  const row = what === "row" && mailed.rows.find((/** @type {Row} */ one) => one.head === question.head);
+  if (row) return row;
+  throw new Error(`This page holds ${mailed.rows.map((/** @type {Row} */ one) => one.head).join(", ")} alone. ` +
+    "For any head: qkprism explore.");
+}

@@ -1,0 +1,164 @@
+// Why this token: a prompt as tokens, the heads that attend from one of them, and one head's logits in parts.
+
+import { el, fill } from "./dom.js";
+import { headList } from "./headlist.js";
+import { quoted, signed } from "./letters.js";
+import { ask, mailed } from "./source.js";
+import { stackView } from "./stack.js";
+import { go } from "./state.js";
+import { tokensView } from "./tokens.js";
+
+const EXAMPLES = [
+  "The hat is in box O, the jam is in box Z. The jam is in box",
+  "When Mary and John went to the store, John gave a drink to",
+  "The keys to the old cabinet in the hall",
+  "def area(width, height):\n    return width *",
+];
+const SHOWN = [14, 40, 1000];
+
+/** @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status */
+export function whyView(status) {
+  const tokens = tokensView({ choose: (place) => go(mailed ? { key: place } : { query: place, key: null }), point });
+  const stack = stackView({ choose: (place) => go({ key: place }), point });
+  const heads = headList({ choose: (head) => go({ head, key: null }) });
+  const prompt = /** @type {HTMLTextAreaElement} */ (
+    el("textarea", { id: "prompt", rows: "2", spellcheck: "false", placeholder: "Any text", "aria-describedby": "prompt-hint" }));
+  const form = el("form", { class: "ask" },
+    el("label", { for: "prompt", text: "Text" }), prompt,
+    el("button", { type: "submit", class: "primary", text: "Ask why" }),
+    el("p", { id: "prompt-hint", class: "hint", text: "Enter asks, Shift+Enter starts a new line." }));
+  const examples = el("p", { class: "examples" }, el("span", { text: "Try: " }),
+    ...EXAMPLES.map((text) => el("button", { type: "button", class: "link", text, on: { click: () => submit(text) } })));
+  const question = el("p", { class: "hint question" });
+  const title = el("h2", { id: "row-title" });
+  const sentence = el("p", { class: "computed", "aria-live": "polite" });
+  const detail = el("p", { class: "hint pointed-at" });
+  const rebuilt = el("p", { class: "hint" });
+  const most = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "How many keys are drawn" },
+    ...SHOWN.map((count) => el("option", { value: count, text: count === 1000 ? "all keys" : `the ${count} most attended keys` }))));
+  const answer = el("div", { class: "answer", hidden: true },
+    el("section", { class: "card text-card", "aria-label": "Text" }, question, tokens.element, detail),
+    el("div", { class: "columns" },
+      el("section", { class: "card", "aria-label": "Heads" }, el("h2", { text: "Heads that attend from here" }), heads.element),
+      el("section", { class: "card", "aria-labelledby": "row-title" }, title, sentence,
+        el("p", { class: "axis hint" }, el("span", { text: "Logits of " }), most,
+          el("span", { text: " in parts, from the mean token after the first. The upright stroke is the whole logit." })),
+        stack.element, rebuilt)));
+  const element = el("div", { class: "why" }, mailed ? null : form, mailed ? null : examples, answer);
+
+  /** @type {import("./source.js").Explanation|null} */
+  let explanation = null;
+  /** @type {import("./source.js").Row|null} */
+  let row = null;
+  /** What the explanation and the row are of. */
+  let loaded = { text: /** @type {string|null} */ (null), query: /** @type {number|null} */ (null), row: "" };
+  let last = /** @type {import("./state.js").State|null} */ (null);
+  let asking = new AbortController();
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit(prompt.value);
+  });
+  prompt.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    submit(prompt.value);
+  });
+  most.addEventListener("change", () => draw());
+
+  function submit(/** @type {string} */ text) {
+    prompt.value = text;
+    go({ view: "why", text, query: null, key: null });
+    if (last && last.text === text && !explanation) look(last);
+  }
+
+  function point(/** @type {number|null} */ place) {
+    tokens.point(place);
+    stack.point(place);
+    if (place === null || !row || !explanation) return void fill(detail, "\u00a0");
+    const at = place;
+    const seen = row.logits[at] !== null;
+    const told = row.parts.map((part) => `${part.name} ${signed(part.values[at] ?? 0)}`).join(", ");
+    fill(detail, `${quoted(explanation.tokens[at])}, token ${at}: ` +
+      (seen ? `attention ${row.attention[at].toFixed(3)}, logit ${(row.logits[at] ?? 0).toFixed(2)} = ${told}` : "not seen from the query"));
+  }
+
+  async function look(/** @type {import("./state.js").State} */ state) {
+    last = state;
+    asking.abort();
+    if (document.activeElement !== prompt || prompt.value === "") prompt.value = state.text;
+    if (!state.text && !mailed) {
+      answer.hidden = true;
+      [explanation, row] = [null, null];
+      loaded = { text: null, query: null, row: "" };
+      return status.done();
+    }
+    const { signal } = (asking = new AbortController());
+    try {
+      await load(state, signal);
+      if (signal.aborted) return;
+      draw();
+      status.done();
+    } catch (error) {
+      if (!signal.aborted) status.fail(/** @type {Error} */ (error).message);
+    }
+  }
+
+  /** Ask for what the state needs and is not here yet. */
+  async function load(/** @type {import("./state.js").State} */ state, /** @type {AbortSignal} */ signal) {
+    const { text, query } = state;
+    const waiting = setTimeout(() => status.busy("Asking the model …"), 150);
+    try {
+      if (!explanation || loaded.text !== text || (query !== null && loaded.query !== query) ||
+          (!mailed && query === null && loaded.query !== explanation.tokens.length - 1)) {
+        const found = await ask("explain", { text, query }, signal);
+        [explanation, row, loaded] = [found, null, { text, query: found.query, row: "" }];
+      }
+      const found = /** @type {import("./source.js").Explanation} */ (explanation);
+      const head = state.head ?? found.edges[0].head;
+      const wanted = JSON.stringify([head, state.key]);
+      const known = row && row.head === head && (state.key === null || row.edges.some((edge) => edge.key === state.key));
+      if (loaded.row !== wanted && !known) {
+        row = await ask("row", { text, query: found.query, head, key: state.key }, signal);
+        loaded.row = wanted;
+      }
+    } finally {
+      clearTimeout(waiting);
+    }
+  }
+
+  function draw() {
+    if (!explanation || !row || !last) return;
+    const { tokens: words, query } = explanation;
+    const told = row.edges;
+    const keys = [last.key, explanation.edges.find((edge) => edge.head === row?.head)?.key];
+    const edge = keys.map((key) => told.find((one) => one.key === key)).find(Boolean) ?? told.find((one) => one.key > 0) ?? told[0];
+    answer.hidden = false;
+    fill(question, "Why do heads attend where they do from ", el("b", { text: quoted(words[query]) }),
+      ` (token ${query})? ${mailed ? "" : "Click another token to ask from there. "}Darker tokens get more attention of ${row.head}; the darkest but the first gets ${strength(row)}.`);
+    tokens.show(words, query);
+    tokens.shade(row, edge.key);
+    heads.show(explanation, row.head);
+    stack.show(row, words, edge.key, Number(most.value));
+    fill(title, `${row.head}: why ${quoted(words[edge.key])}?`);
+    fill(sentence, edge.sentence);
+    fill(rebuilt, rebuiltSentence(row));
+    point(null);
+  }
+
+  return { element, look };
+}
+
+/** @param {import("./source.js").Row} row */
+function strength(row) {
+  return Math.max(0, ...row.attention.slice(1)).toFixed(2);
+}
+
+/** @param {import("./source.js").Row} row */
+function rebuiltSentence(row) {
+  const { "+ asked position": three, "+ named": named } = row.variation;
+  const more = named === undefined ? "" : `; with the named features, by ${named.toFixed(2)}`;
+  const sink = row.sink > 0.005 ? ` ${(100 * row.sink).toFixed(0)}% of the attention goes to a sink that is no token.` : "";
+  return `Rebuilt without any match, from first token, position, salience and asked position alone, this row is off by ` +
+    `${three.toFixed(2)} in total variation${more} (0 is exact, 1 shares nothing).${sink}`;
+}

@@ -1,0 +1,363 @@
+"""The explorer: who may ask, what is answered, what comes from a prompt is text; and the page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+import pytest
+from starlette.testclient import TestClient
+
+from qkprism.atlas.explain import explain
+from qkprism.contrasts import Text
+from qkprism.errors import QKPrismError
+from qkprism.explorer.answers import MEANINGS
+from qkprism.explorer.app import LARGEST, explorer_app
+from qkprism.explorer.assets import IMPORT, asset, asset_names, one_page, one_script
+from qkprism.explorer.desk import LONGEST, Desk
+from qkprism.explorer.worker import Worker
+from qkprism.figures.explanation import COLORS
+from qkprism.progress import bar, listening
+from test_atlas import WORDS, explained
+from tiny import one_thread  # noqa: F401
+
+SECRET, PORT = "secret-of-the-test", 8123
+HOSTILE = "<img src=x onerror=alert(1)></script> ${x} \u202eabc\x00 is in Box O, the jam"
+
+
+@cache
+def desk() -> Desk:
+    model, atlas = explained()
+    made = Desk(lambda: model)
+    made._model, made._atlas, made.stage = model, atlas, "ready"
+    return made
+
+
+def client(worker: Worker | None = None, host: str = f"127.0.0.1:{PORT}") -> TestClient:
+    app = explorer_app(desk(), worker or Worker(), secret=SECRET, port=PORT)
+    return TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False)
+
+
+def asked(what: str, **question: Any) -> Any:
+    answer = client().post(f"/{SECRET}/api/{what}", json=question)
+    assert answer.headers["content-type"] == "application/json"
+    return answer.json()
+
+
+def test_guard__only_the_whole_address_is_answered() -> None:
+    assert client().get(f"/{SECRET}/").status_code == 200
+    assert client().get(f"/{SECRET}/api/start").json()["stage"] == "ready"
+    for path in ("/", "/api/start", "/static/main.js", f"/{SECRET}x/", f"/{SECRET[:-1]}/", "/ü/"):
+        assert client().get(path).status_code == 403, path
+    page = client().get(f"/{SECRET}/")
+    assert "script-src 'self';" in page.headers["content-security-policy"]
+    assert page.headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("host", ["evil.example", f"evil.example:{PORT}", "127.0.0.1", f"127.0.0.1:{PORT + 1}"])
+def test_guard__other_hosts_and_origins_are_refused(host: str) -> None:
+    assert client(host=host).get(f"/{SECRET}/").status_code == 403
+    start = f"/{SECRET}/api/start"
+    assert client().get(start, headers={"origin": f"http://{host}"}).status_code == 403
+    assert client().get(start, headers={"origin": f"http://localhost:{PORT}"}).status_code == 200
+
+
+def test_static__no_other_file_can_be_named() -> None:
+    assert client().get(f"/{SECRET}/static/main.js").headers["content-type"].startswith("text/javascript")
+    for name in ("../app.py", "..%2fapp.py", "%2e%2e/app.py", "none.js", "/etc/passwd"):
+        assert client().get(f"/{SECRET}/static/{name}").status_code == 404, name
+
+
+def test_questions__are_bounded_and_mistakes_are_sentences() -> None:
+    post, place = client().post, f"/{SECRET}/api/explain"
+    for options, said in (
+        ({"json": {"text": "x" * LARGEST}}, "larger than"),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, "not JSON"),
+        ({"content": b"[" * 20_000, "headers": {"content-type": "application/json"}}, "not JSON"),
+        ({"json": [1]}, "JSON object"),
+        ({"content": b"{}", "headers": {"content-type": "text/plain"}}, "content-type"),
+        ({"json": {"text": 3}}, "text is a text, not 3"),
+        ({"json": {"text": WORDS, "query": True}}, "number of a token"),
+        ({"json": {"text": WORDS, "query": 10**6}}, "the text has"),
+        ({"json": {"text": ""}}, "empty"),
+        ({"content": rb'{"text": "a\ud800b"}', "headers": {"content-type": "application/json"}}, "surrogate"),
+        ({"json": {"text": "x " * LONGEST}}, "shorten it"),
+    ):
+        answer = post(place, **options)
+        assert answer.status_code == 400, said
+        assert said in answer.json()["error"]
+    assert "L9H9 is not in" in asked("row", text=WORDS, head="L9H9")["error"]
+    assert "is not the name of a head" in asked("head", head="<b>")["error"]
+    assert "does not see token 9 from token 3" in asked("row", text=WORDS, query=3, head="L0H0", key=9)["error"]
+    assert client().get(f"/{SECRET}/api/nothing").json()["error"]
+
+
+def test_row__has_what_the_explanation_has_and_nothing_of_tokens_by_tokens() -> None:
+    _, atlas = explained()
+    found = asked("explain", text=WORDS)
+    tokens = len(found["tokens"])
+    assert found["query"] == tokens - 1
+    assert len(found["edges"]) == len(atlas.heads)
+    attention = [edge["attention"] for edge in found["edges"]]
+    assert attention == sorted(attention, reverse=True)
+    head, key = found["edges"][0]["head"], found["edges"][0]["key"]
+    body = asked("row", text=WORDS, query=found["query"], head=head, key=3)
+    sums = [sum(part["values"][at] for part in body["parts"]) for at in range(tokens)]
+    assert sums == pytest.approx(body["logits"], abs=1e-3)
+    assert sum(body["attention"]) == pytest.approx(1, abs=1e-2)
+    told = {edge["key"]: edge["sentence"] for edge in body["edges"]}
+    assert told[key] == found["edges"][0]["sentence"]
+    assert 3 in told
+    earlier = asked("row", text=WORDS, query=5, head=head)
+    assert earlier["logits"][6:] == [None] * (tokens - 6)
+    numbers = sum(len(value) for value in body.values() if isinstance(value, list) and len(value) == tokens)
+    assert numbers == 2 * tokens
+
+
+def test_prompts__come_back_as_they_are_in_ascii() -> None:
+    answer = client().post(f"/{SECRET}/api/explain", json={"text": HOSTILE})
+    assert answer.content.isascii()
+    assert "".join(answer.json()["tokens"]).startswith("<imgĠsrc=xĠonerror=alert(1)></script>Ġ${x}Ġ")  # a byte a letter
+    assert "[+so]" in "".join(asked("explain", text="no marks: [+so] and [?so]")["tokens"])
+
+
+def test_heads__every_score_of_every_head_and_one_head() -> None:
+    _, atlas = explained()
+    body = asked("heads")
+    frame = atlas.to_frame()
+    assert [column["name"] for column in body["columns"]] == [name for name in frame if name != "head"]
+    assert [f"L{layer}H{index}" for layer, index in body["heads"]] == list(frame["head"])
+    assert body["columns"][0]["values"] == pytest.approx(list(frame["entropy"]), abs=1e-4)
+    assert asked("head", head="l1h2")["head"] == "L1H2"
+    assert len(asked("head", head="L1H2")["strongest"]) == len(atlas.strongest[atlas.heads[6]])
+
+
+def test_worker__who_goes_away_frees_the_place_and_is_never_served() -> None:
+    worker, hold, done = Worker(most=2), threading.Event(), []
+    first = worker.submit(hold.wait)
+    second = worker.submit(lambda: done.append("second"))
+    with pytest.raises(QKPrismError, match="2 questions wait"):
+        worker.submit(lambda: None)
+    assert second.cancel()
+    third = worker.submit(lambda: done.append("third"))
+    hold.set()
+    third.result(5)
+    assert first.result() is True
+    assert done == ["third"]
+    assert worker.waiting == 0
+    with pytest.raises(ZeroDivisionError):
+        worker.submit(lambda: 1 / 0).result(5)
+    assert worker.submit(lambda: 7).result(5) == 7
+
+
+def test_opening__says_how_far_it_is_and_what_failed() -> None:
+    def refuse() -> Any:
+        raise QKPrismError("There is no such model.")
+
+    failed = Desk(refuse)
+    assert failed.start()["stage"] == "loading"
+    failed.open()
+    assert failed.start()["stage"] == "failed"
+    assert failed.start()["failure"] == "There is no such model."
+    with pytest.raises(QKPrismError, match="no such model"):
+        failed.explain("x", None)
+    with listening(failed._listen), bar(3, "texts", False) as tick:
+        tick(2)
+    assert failed.start()["step"] == {"unit": "texts", "done": 2, "total": 3}
+
+
+def test_opening__makes_the_atlas_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model, atlas = explained()
+    monkeypatch.setenv("QKPRISM_CACHE", str(tmp_path))
+    atlas.save(tmp_path / "given")
+    opened = Desk(lambda: model, tmp_path / "given")
+    opened.open()
+    assert opened.start()["model"] == model.name
+    other = Desk(lambda: model, runs={"shelf": _RunOf("another")})  # type: ignore[dict-item]
+    other.open()
+    assert "Open it with --model another" in str(other.failure)
+
+
+class _RunOf:
+    def __init__(self, model: str) -> None:
+        self.provenance = {"model": model}
+
+
+def test_modules__make_one_script_with_no_name_twice() -> None:
+    whole = one_script()
+    assert not re.search(r"^(import|export)\b", whole, re.MULTILINE)
+    names = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", whole, re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
+    modules = [name for name in asset_names() if name.endswith(".js")]
+    assert set(modules) == {"main.js"} | {name for one in modules for name in IMPORT.findall(asset(one))}
+    for name in modules:
+        lines = [line for line in asset(name).splitlines() if line.startswith("import ")]
+        assert len(lines) == len(IMPORT.findall(asset(name))), name
+        for markup in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+            assert markup not in asset(name), name
+        assert "http" not in asset(name).replace("http://www.w3.org/2000/svg", ""), name
+
+
+def test_parts__each_has_its_meaning() -> None:
+    assert set(MEANINGS) == set(COLORS)
+
+
+def test_mailed_page__data_cannot_leave_its_script() -> None:
+    page = one_page("<b>", json.dumps({"x": "</script><img src=x>"}).encode())
+    assert "</script><img" not in page
+    assert "<title>qkprism: &lt;b&gt;</title>" in page
+    assert "static/" not in page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = shutil.which("chromium")
+    if program is None and not os.environ.get("QKPRISM_REQUIRE_ALL"):
+        pytest.skip("needs chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The command itself, on a tiny model; at the end Ctrl-C, which it takes well."""
+    model, atlas = explained()
+    folder = tmp_path_factory.mktemp("explored")
+    model.hf.save_pretrained(folder / "little")
+    model.tokenizer.save_pretrained(folder / "little")
+    atlas.save(folder / "atlas")
+    command = [sys.executable, "-m", "qkprism", "explore", "--no-browser", "--device", "cpu", "--dtype", "float32"]
+    command += ["--model", str(folder / "little"), "--atlas", str(folder / "atlas")]
+    with (
+        open(folder / "log", "w") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[-1]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    assert "Traceback" not in (folder / "log").read_text()
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Any]:
+    """A page, and what it said on its console or asked of others: nothing."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page, heard = context.new_page(), []
+    page.on("console", lambda message: heard.append(message.text) if is_wrong(message) else None)
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("dialog", lambda dialog: heard.append(f"dialog {dialog.message}"))
+    page.on("request", lambda request: heard.append(request.url) if not is_here(request.url) else None)
+    page.set_default_timeout(60_000)
+    yield page
+    context.close()
+    assert heard == []
+
+
+def is_wrong(message: Any) -> bool:
+    """Whether the console holds a warning; browsers note there also that a mistake was answered as one, with 400."""
+    return message.type in ("error", "warning") and "status of 400" not in message.text
+
+
+def is_here(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1:", "data:", "file:"))
+
+
+def state_of(page: Any) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(page.url.partition("#")[2]).items()}
+
+
+def test_browser__a_person_asks_why_clicks_a_token_and_a_head_and_goes_back(watched: Any, served: str) -> None:
+    page = watched
+    page.goto(served)
+    page.fill("#prompt", WORDS)
+    page.press("#prompt", "Enter")
+    page.wait_for_selector(".key-row")
+    assert state_of(page)["text"] == WORDS
+    tokens = page.locator(".token")
+    last = tokens.count() - 1
+    assert "query" in tokens.nth(last).get_attribute("class")
+    tokens.nth(9).click()
+    page.wait_for_selector(".token.query[data-place='9']")
+    assert state_of(page)["query"] == "9"
+    assert page.locator(".token.unseen").count() == last - 9
+    head = page.locator(".head-row").nth(2)
+    name = head.get_attribute("data-head")
+    head.click()
+    page.wait_for_selector(f".head-row.chosen[data-head='{name}']")
+    page.wait_for_function("name => document.getElementById('row-title').textContent.startsWith(name)", arg=name)
+    assert state_of(page)["head"] == name
+    said = page.locator(".computed").text_content()
+    assert said.startswith(f"{name} attends from")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.wait_for_function("name => !document.getElementById('row-title').textContent.startsWith(name)", arg=name)
+    page.go_back()
+    page.wait_for_function("said => document.querySelector('.computed').textContent === said", arg=said)
+    page.reload()
+    page.wait_for_function("said => document.querySelector('.computed')?.textContent === said", arg=said)
+    assert page.input_value("#prompt") == WORDS
+
+
+def test_browser__the_map_opens_a_head_by_click_and_by_name(watched: Any, served: str) -> None:
+    page = watched
+    page.goto(f"{served}#view=heads")
+    page.click(".cell[data-head='L1H2']")
+    page.wait_for_selector(".head-panel h3")
+    assert state_of(page)["head"] == "L1H2"
+    page.fill("#find", "l0h3")
+    page.press("#find", "Enter")
+    page.wait_for_selector(".head-panel h2:text-is('L0H3')")
+    page.select_option("#score", "entropy")
+    page.wait_for_selector(".cell[aria-label^='L0H0: entropy']")
+    assert state_of(page) == {"view": "heads", "head": "L0H3", "score": "entropy"}
+    page.fill("#find", "L9H9")
+    page.press("#find", "Enter")
+    page.wait_for_selector("#status.problem")
+
+
+def test_browser__hostile_prompts_are_shown_as_themselves(watched: Any, served: str) -> None:
+    page = watched
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{served}#{urlencode({'text': HOSTILE, 'head': 'L0H0'})}")
+    page.wait_for_selector(".key-row")
+    assert page.locator("main img").count() == 0
+    shown = "".join(page.locator(".token").all_text_contents())
+    assert shown.startswith("<imgĠsrc=xĠonerror=alert(1)></script>Ġ${x}Ġ")
+    told = page.evaluate("async () => (await import('./static/letters.js')).visible('a\\u202eb\\u0000c\\ud800\\n')")
+    assert told == "a⟨U+202E⟩b⟨U+0000⟩c⟨U+D800⟩⏎"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_browser__a_mailed_page_is_the_same_view_and_asks_nothing_of_anybody(watched: Any, tmp_path: Path) -> None:
+    model, atlas = explained()
+    why = explain(model, Text(HOSTILE[:50]), atlas=atlas, top=3)
+    page, second = watched, why.edges[1]
+    page.goto(why.save(tmp_path / "why.html").as_uri())
+    page.wait_for_selector(".key-row")
+    assert page.locator(".token").count() == len(why.tokens)
+    assert page.locator(".computed").text_content() == why.edges[0].sentence
+    page.locator(".head-row").nth(1).click()
+    page.wait_for_function(
+        "said => document.querySelector('.computed').textContent === said", arg=why.edges[1].sentence
+    )
+    assert state_of(page)["head"] == str(second.head)
+    assert page.locator("main img").count() == 0
