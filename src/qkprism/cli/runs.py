@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from qkprism.cli.app import App, Group, JsonOption, app
+from qkprism.cli.app import App, JsonOption, PlainGroup, app
 from qkprism.cli.printing import print_json, print_rows
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
 
 
-class Runs(Group):
+class Runs(PlainGroup):
     """`qkprism runs FOLDER` is `qkprism runs list FOLDER`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
