@@ -19,6 +19,8 @@ from urllib.parse import parse_qs, urlencode
 import pytest
 from starlette.testclient import TestClient
 
+import qkprism as qk
+import qkprism.explorer.desk as desk_module
 from qkprism.atlas.explain import explain
 from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
@@ -30,6 +32,7 @@ from qkprism.explorer.worker import Worker
 from qkprism.figures.explanation import COLORS
 from qkprism.progress import bar, listening
 from test_atlas import WORDS, explained
+from test_pipeline import contrast
 from tiny import one_thread  # noqa: F401
 
 SECRET, PORT = "secret-of-the-test", 8123
@@ -192,6 +195,21 @@ def test_opening__makes_the_atlas_once(monkeypatch: pytest.MonkeyPatch, tmp_path
 class _RunOf:
     def __init__(self, model: str) -> None:
         self.provenance = {"model": model}
+
+
+def test_runs__name_parts_in_heads_that_are_not_in_the_list_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, atlas = explained()
+    features = qk.decompose(model, contrast(40), rank=2, progress=False)
+    monkeypatch.setattr("qkprism.atlas.naming.SIGNIFICANT", 2.0)  # random weights have no feature
+    monkeypatch.setattr(desk_module, "HEADS_TOLD", 1)
+    made = Desk(lambda: model, runs={"boxes": features})
+    made._model, made._atlas, made.stage = model, atlas, "ready"
+    told = [edge["head"] for edge in made.explain(WORDS, None)["edges"]]
+    assert len(told) == 1
+    for head in atlas.heads:
+        row = made.row(WORDS, None, str(head), None)
+        assert len(row["parts"]) == 5 + len(features.contrasts), head
+        assert sum(part["values"][9] for part in row["parts"]) == pytest.approx(row["logits"][9], abs=1e-3)
 
 
 def test_modules__make_one_script_with_no_name_twice() -> None:
