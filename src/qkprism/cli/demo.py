@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from qkprism.cli.app import ModelOption, app
+from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, ModelOption, app
+from qkprism.cli.inputs import Loading
 from qkprism.files import path_of
 
 TASK = "boxes"
@@ -20,12 +21,15 @@ ANSWER = "Z"
 def demo(
     model: ModelOption = "smollm2",
     save: Annotated[Path, typer.Option(help="Where features and the page are written.")] = Path("runs/demo"),
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
 ) -> None:
     """A first look: which heads find the right box, what they go by, and one prompt explained."""
-    place = path_of(save)
+    place, loading = path_of(save), Loading(model, dtype, device, device_map)
     import qkprism as qk
 
-    loaded = qk.load(model, quiet=True)
+    loaded = loading.load()
     task = qk.task(TASK, tokenizer=loaded.tokenizer, n_train=EXAMPLES, n_search=SEARCHED)
     _say(f"{loaded.name}: {sum(loaded.heads_per_layer.values())} heads. Each sees {len(task.search)} prompts such as")
     typer.echo(f'  "{next(iter(task.search)).text.text}"')
