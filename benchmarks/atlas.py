@@ -31,9 +31,9 @@ from torch import Tensor
 
 import qkprism as qk
 from qkprism.atlas.atlas import HeadMeans
-from qkprism.atlas.coverage import STAGES, CoverageSums, add_rows
+from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.explain import explain
-from qkprism.atlas.rows import RotatedRows
+from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.signature import AT_ONCE, run_windows, signature
 from qkprism.atlas.sums import KINDS, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey

@@ -12,13 +12,14 @@ from torch import Tensor
 
 import qkprism.atlas.progress as progress_module
 from qkprism.atlas.atlas import Atlas, HeadMeans
-from qkprism.atlas.coverage import STAGES, decides
-from qkprism.atlas.explain import explain, read_rows
-from qkprism.atlas.explanation import EVEN, REST, edge_of, sentence_of
+from qkprism.atlas.coverage import decides
+from qkprism.atlas.explain import cached_atlas, explain, read_rows
+from qkprism.atlas.explanation import EVEN, edge_of, sentence_of
+from qkprism.atlas.rows import STAGES
 from qkprism.atlas.sums import KINDS, STRIDE, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of
-from qkprism.core.row_split import PARTS, MatchDirections
+from qkprism.core.row_split import PARTS, REST, MatchDirections
 from qkprism.core.variation import variation_of, without_first
 from qkprism.errors import QKPrismError
 from qkprism.heads import all_heads
@@ -334,7 +335,7 @@ def explained() -> tuple[Model, Atlas]:
 def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
     model, atlas = explained()
     found = explain(model, WORDS, atlas=atlas, top=12)
-    assert len(found) == 12 > len({edge.head for edge in found}) or len(found) == len(found.rows)
+    assert len(found) == min(12, len(found.rows)) == len({edge.head for edge in found})
     attention = [edge.attention for edge in found]
     assert attention == sorted(attention, reverse=True)
     for edge in found:
@@ -403,3 +404,21 @@ def test_means__of_sums() -> None:
     assert means.query_covariance[0, 0, 0] == 1.0
     assert means.first_key[0, 0] == 3.0
     assert means.key_head == [0, 0]
+
+
+def test_explain__a_half_written_atlas_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QKPRISM_CACHE", str(tmp_path))
+    model, atlas = explained()
+    place = atlas.save(cached_atlas(model))
+    (place / "manifest.json").unlink()
+    monkeypatch.setattr("qkprism.atlas.explain.survey", lambda *_, **__: atlas)
+    assert explain(model, WORDS).edges
+    assert Atlas.load(place).heads == atlas.heads
+
+
+def test_explain__the_notebook_view_is_a_frame_that_holds_its_page() -> None:
+    model, atlas = explained()
+    view = explain(model, WORDS + "<script>alert(1)</script>", atlas=atlas)._repr_html_()
+    assert "srcdoc=" in view
+    assert 'sandbox="allow-scripts"' in view
+    assert "<script" not in view, "the page is quoted within the frame, and no prompt is markup outside it"

@@ -2,15 +2,14 @@
 
 import warnings
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
 import qkprism as qk
 from qkprism.atlas import naming
-from qkprism.atlas.explanation import REST
 from qkprism.core.projectors import span_projector
+from qkprism.core.row_split import REST
 from test_atlas import WORDS, surveyed, wrapped
 from test_pipeline import contrast
 from tiny import one_thread  # noqa: F401
@@ -60,12 +59,29 @@ def test_named__is_the_oblique_part_of_attribute_less_the_means():
         torch.testing.assert_close(form, joint[name], atol=1e-8, rtol=1e-6)
 
 
+def test_named__a_run_alone_needs_no_name_and_no_run_takes_the_place_of_another(tmp_path):
+    first, second = found(0).save(tmp_path / "x" / "run"), found(7).save(tmp_path / "y" / "run")
+    assert [*explained(first).rows[qk.Head(0, 1)].terms][4:] == ["one", "two", REST]
+    both = explained([first, second]).rows[qk.Head(0, 1)].terms
+    assert {*both} >= {"run: one", "run: two", "run 2: one", "run 2: two"}
+
+
+def test_named__features_of_another_model_are_refused():
+    with pytest.raises(qk.QKPrismError, match=r"the weights of .* are others"):
+        qk.explain(wrapped("qwen3"), WORDS, atlas=surveyed("qwen3"), features=found(0))
+
+
+@pytest.mark.parametrize("name", ["salience", "match", REST])
+def test_named__no_contrast_is_called_what_a_part_is_called(name):
+    with pytest.raises(qk.QKPrismError, match="is a word of the results"):
+        qk.decompose(wrapped("llama"), {name: contrast(8)}, progress=False)
+
+
 def test_named__features_of_several_runs_share_their_joint_span():
     first, second = found(0), found(7)
     head = qk.Head.parse("L1H2")
     forms = naming.named_forms({"a": first, "b": second}, [head])[head]
-    assert forms.names == tuple(sorted(forms.names, key=list(forms.names).index))
-    assert set(forms.names) <= {"a: one", "a: two", "b: one", "b: two"}
+    assert set(forms.names) == {"a: one", "a: two", "b: one", "b: two"}
     columns = [naming._columns(first.joint(head)[name]) for name in ("one", "two")]
     columns += [naming._columns(second.joint(head)[name]) for name in ("one", "two")]
     torch.testing.assert_close(forms.forms.sum(0), naming._span(columns), atol=1e-8, rtol=1e-6)
@@ -98,9 +114,3 @@ def test_named__only_what_beats_permuted_labels_is_offered():
             drawn = (row.null[name][:, edge.key] - row.null[name][:, later].mean(1)).abs().max()
             share = float(row.terms[name][edge.key] - row.terms[name][later].mean())
             assert (name in edge.offered) == (name in edge.shares) == (abs(share) > float(drawn))
-
-
-def test_named__runs_are_read_from_their_folders(tmp_path: Path):
-    place = found(0).save(tmp_path / "boxes")
-    row = next(iter(explained([place]).rows.values()))
-    assert "boxes: one" in row.terms

@@ -72,7 +72,7 @@ def remove_run(folder: Path) -> None:
 
 def _tensor_files(folder: Path) -> set[str]:
     """The tensor files in a folder that we wrote: the manifest names them, or their name tells their digest."""
-    entries = read_manifest(folder)["files"].values() if (folder / MANIFEST).exists() else ()
+    entries = read_manifest(folder)["files"].values() if is_run(folder) else ()
     named = {Path(entry["file"]).name for entry in entries}
     files = [path for path in folder.iterdir() if path.is_file() and not path.is_symlink()]
     return {path.name for path in files if path.name in named or _tells_its_digest(path)}
@@ -129,6 +129,11 @@ def read_run(folder: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any],
     return manifest, files
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a run was written here to its end; one that was killed before leaves no manifest."""
+    return (folder / MANIFEST).is_file()
+
+
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The manifest of a run folder, as it was written."""
     path = path_of(folder) / MANIFEST
@@ -164,7 +169,7 @@ def check_place(folder: str | os.PathLike[str], kind: str) -> Path:
     with writing(target):
         if target.is_symlink() or (target.exists() and not target.is_dir()):
             raise QKPrismError(f"{target} exists and is not a run folder. Choose another place.")
-        if target.is_dir() and not (target / MANIFEST).is_file():
+        if target.is_dir() and not is_run(target):
             if any(not (is_left_over(path) or _tells_its_digest(path)) for path in target.iterdir()):
                 raise QKPrismError(f"{target} holds other files and is not a qkprism run. Choose another folder.")
             return target

@@ -17,7 +17,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from qkprism.atlas.atlas import HeadMeans
-from qkprism.atlas.rows import RotatedRows
+from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.sums import Kinds
 from qkprism.core.row_split import PARTS
 from qkprism.core.variation import variation_of, without_first
@@ -26,8 +26,6 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device
 from qkprism.models.rotation import Rotation
 
-CUTS = (4, 16, 32)
-STAGES = ("first token", "+ position", "+ salience", "+ asked position", *(f"+ match {cut}" for cut in CUTS))
 SUFFICE = 0.1  # total variation below which parts are said to suffice
 KEPT = 8  # strongest rows of a head
 
@@ -95,10 +93,7 @@ def add_rows(
     logits = call.logits(rows=kinds.rows)
     true, parts = call.softmax(logits), rows.split.parts()
     there = kinds.there[:, None].to(true)
-    total = parts[0]
-    stages = [total, *(total := total + part for part in parts[1:4])]
-    stages += [total + rows.match(cut) for cut in CUTS]
-    for number, stage in enumerate(stages):
+    for number, stage in enumerate(rows.stages(parts)):
         rebuilt = call.softmax(call.finish(stage, rows=kinds.rows))
         variation = variation_of(true, rebuilt) * there
         later = variation_of(without_first(true), without_first(rebuilt)) * there

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ import torch
 from torch import Tensor
 
 from qkprism.atlas.atlas import Atlas
-from qkprism.atlas.coverage import CUTS, STAGES
-from qkprism.atlas.explanation import REST, Explanation, HeadRow, edge_of
+from qkprism.atlas.explanation import Explanation, HeadRow, edge_of
 from qkprism.atlas.naming import NamedForms, named_forms
-from qkprism.atlas.rows import RotatedRows
+from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.survey import survey
 from qkprism.capture.model_source import check_ids, check_length, versions
 from qkprism.contrasts import Text
-from qkprism.core.row_split import PARTS
+from qkprism.core.row_split import PARTS, REST
+from qkprism.core.rows import cap
 from qkprism.core.variation import variation_of, without_first
 from qkprism.errors import QKPrismError
 from qkprism.files import path_of
@@ -31,7 +32,9 @@ from qkprism.models.places import cache_folder
 from qkprism.models.rotation import Rotation
 from qkprism.options import show, whole_number
 from qkprism.results.features import Features
+from qkprism.runs import is_run
 from qkprism.studies.shelf_result import TABLE, Shelf
+from qkprism.verbs.inputs import check_features
 
 TokenName = int | str
 FeatureRun = Features | Shelf | str | os.PathLike[str]
@@ -75,7 +78,7 @@ def explain(
     rows = read_rows(model, ids, at, known, heads, {})
     tokens = tuple(shown(model, one) for one in ids)
     edges = _edges(rows, at, to, tokens, several=head is not None)[:top]
-    named = named_forms(_feature_sets(features), sorted({row.head for row, _ in edges}))
+    named = named_forms(_feature_sets(features, model), sorted({row.head for row, _ in edges}))
     if named:
         rows |= read_rows(model, ids, at, known, list(named), named)
     told = [edge_of(rows[row.head], at, place, tokens) for row, place in edges]
@@ -106,10 +109,10 @@ def _split_layer(
 ) -> list[HeadRow]:
     at = slice(query, query + 1)
     parts, products = rows.split.parts(), rows.split.products()
-    capped = products if call.softcap is None else torch.tanh(products / call.softcap) * call.softcap
+    capped = cap(products, call.softcap)
     final = call.finish(products, rows=at)
     true = call.softmax(final)
-    stages = _stages(parts, rows)
+    stages = rows.stages(parts)
     rebuilt = torch.stack([call.softmax(call.finish(stage, rows=at)) for stage in stages])
     variation, later = variation_of(rebuilt, true), variation_of(without_first(rebuilt), without_first(true))
     found = []
@@ -144,12 +147,6 @@ def _split_layer(
             )
         )
     return found
-
-
-def _stages(parts: Tensor, rows: RotatedRows) -> list[Tensor]:
-    """Logits from more and more parts, in the order of `STAGES`."""
-    stages = list(parts[:4].cumsum(0))
-    return [*stages, *(stages[3] + rows.match(cut) for cut in CUTS)]
 
 
 def _beyond(call: AttentionCall, product: Tensor, capped: Tensor, final: Tensor) -> dict[str, Tensor]:
@@ -236,7 +233,7 @@ def atlas_for(model: Model, atlas: Any, *, progress: bool = True) -> Atlas:
     if atlas is not None:
         return _fitting(Atlas.load(atlas), model)
     place = cached_atlas(model)
-    if place.is_dir():
+    if is_run(place):
         return _fitting(Atlas.load(place), model)
     made = survey(model, windows=QUICK_WINDOWS, length=QUICK_LENGTH, progress=progress)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -258,17 +255,29 @@ def _fitting(atlas: Atlas, model: Model) -> Atlas:
     return atlas
 
 
-def _feature_sets(features: Any) -> dict[str, Features]:
-    """Runs of features by name; those of the shelf by the names of their contrasts."""
+def _feature_sets(features: Any, model: Model) -> dict[str, Features]:
+    """Runs of features by name, each its own; those of the shelf by the names of their contrasts.
+
+    A run that is alone needs no name.
+    """
     listed = [features] if isinstance(features, Features | Shelf | str | os.PathLike) else list(features or ())
     found: dict[str, Features] = {}
     for one in listed:
         run = one if isinstance(one, Features | Shelf) else load_run(path_of(one))
         if isinstance(run, Shelf):
-            found |= {name: run.features(name) for name in run.contrasts}
+            sets = {name: run.features(name) for name in run.contrasts}
         else:
-            found[one.name if isinstance(one, Path) else "" if len(listed) == 1 else f"run {len(found) + 1}"] = run
+            folder = "run" if isinstance(one, Features | Shelf) else path_of(one).resolve().name
+            sets = {folder if len(listed) > 1 else "": run}
+        for name, loaded in sets.items():
+            check_features(model, loaded)
+            found[_free(name, found)] = loaded
     return found
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """The name, with a number where it is taken."""
+    return next(one for one in chain([name], (f"{name} {n}" for n in count(2))) if one not in taken)
 
 
 def load_run(folder: Path) -> Features | Shelf:

@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.atlas.coverage import STAGES
-from qkprism.core.row_split import PARTS
+from qkprism.atlas.rows import STAGES
+from qkprism.core.row_split import PARTS, REST
 from qkprism.errors import QKPrismError
 from qkprism.files import write_text
 from qkprism.heads import Head, HeadLike
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-REST = "unnamed match"
 THREE = STAGES.index("+ asked position")
 EVEN = 0.1  # logits: a smaller lead is none
+FRAME = "width: 100%; height: 620px; border: 0"  # of the page in a notebook
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         told = "".join(f"<li>{escape(edge.sentence)}</li>" for edge in self.edges)
-        return f"<ol>{told}</ol>{self.plot().to_html(full_html=False, include_plotlyjs='require')}"
+        page = escape(self.to_html())
+        return f'<ol>{told}</ol><iframe sandbox="allow-scripts" title="why" style="{FRAME}" srcdoc="{page}"></iframe>'
 
 
 def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,9 @@ from qkprism.atlas.atlas import HeadMeans
 from qkprism.core.row_split import RowSplit
 from qkprism.models.calls import AttentionCall
 from qkprism.models.rotation import Rotation
+
+CUTS = (4, 16, 32)  # directions of the match
+STAGES = ("first token", "+ position", "+ salience", "+ asked position", *(f"+ match {cut}" for cut in CUTS))
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class RotatedRows:
         if rotation is not None and at_rows is not None:
             mean_query, mean_key = at_rows.turn(mean_query), rotation.turn(mean_key)
         return cls(RowSplit(query, mean_query, key, mean_key, float(call.scaling)), at_rows, means)
+
+    def stages(self, parts: Float[Tensor, "part text head row token"]) -> list[Float[Tensor, "text head row token"]]:
+        """Logits from more and more of the parts, in the order of `STAGES`."""
+        added = list(accumulate(parts[:-1]))
+        return [*added, *(added[-1] + self.match(cut) for cut in CUTS)]
 
     def match(self, rank: int) -> Float[Tensor, "text head row token"]:
         """The match of the first directions alone."""

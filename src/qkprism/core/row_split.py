@@ -26,6 +26,9 @@ from torch import Tensor
 PARTS = ("first token", "position", "salience", "asked position", "match")
 """The parts of a logit, in the order they are told."""
 
+REST = "unnamed match"
+"""What named features leave of the match."""
+
 TINY = 1e-9  # of the largest variance: directions below it are left out
 
 

@@ -18,6 +18,7 @@ from qkprism.heads import Head, check_heads
 from qkprism.models.model import Model
 from qkprism.progress import listening
 from qkprism.results.features import Features
+from qkprism.runs import is_run
 from qkprism.studies.shelf_result import Shelf
 
 Run = Features | Shelf
@@ -49,7 +50,7 @@ class Desk:
         try:
             model = self.open_model()
             _check_runs(self.runs, model)
-            if self.atlas is None and not cached_atlas(model).is_dir():
+            if self.atlas is None and not is_run(cached_atlas(model)):
                 self.stage = "surveying"
             with listening(self._listen):
                 self._atlas = atlas_for(model, self.atlas)

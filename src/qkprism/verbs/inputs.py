@@ -12,6 +12,7 @@ from qkprism.capture.model_source import checked, encoder_for
 from qkprism.capture.vector_batches import encoded_vectors
 from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast, Example, check_name, text_digest
+from qkprism.core.row_split import PARTS, REST
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
@@ -26,7 +27,7 @@ AnySource = Model | VectorSource
 Place = str | os.PathLike[str]  # of a contrast's file
 Contrasts = Contrast | Place | Sequence[Contrast | Place] | Mapping[str, Contrast | Place]
 Examples = Contrast | Place | Iterable[Example] | Example
-RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "position", "token", "mark", "given"}
+RESERVED = {"residual", "soft cap", "position bias", "logit", "attention", "token", "mark", "given", *PARTS, REST}
 Noted = TypeVar("Noted", bound=Any)  # a frozen dataclass with notes
 Heads = Iterable[HeadLike] | HeadLike | HeadScores | None
 
@@ -110,25 +111,31 @@ def heads_with_features(model: AnySource, features: Features, heads: Heads) -> t
     """The heads asked for (all that have features), after it is clear that the features are of this model."""
     if not isinstance(features, Features):
         raise QKPrismError(f"Give features that qkprism.decompose returned, not {type(features).__name__}.")
-    digest = features.provenance.get("model_digest")
     chosen = heads_of(model, features.heads if heads is None else heads)
     if isinstance(model, VectorSource):
         sizes = {head: model.layers[head.layer].d_head for head in chosen if head in features.heads}
         if wrong := [head for head, size in sizes.items() if features[features.contrasts[0], head].d_head != size]:
             raise QKPrismError(f"The vectors of {wrong[0]} have d_head {sizes[wrong[0]]}, and its features another.")
-    elif digest is None:
-        raise QKPrismError("These features were made from plain vectors, not from a model.")
-    elif digest != model_digest(model.hf):
-        raise QKPrismError(
-            f"These features are of {features.provenance.get('model')}, and the weights of {model.name} are others. "
-            "Decompose again with this model."
-        )
+    else:
+        check_features(model, features)
     missing = [str(head) for head in chosen if head not in features.heads]
     if missing:
         raise QKPrismError(
             f"There is no feature for head {missing[0]}. There are: {', '.join(map(str, features.heads))}."
         )
     return chosen
+
+
+def check_features(model: Model, features: Features) -> None:
+    """Refuse features of another model."""
+    digest = features.provenance.get("model_digest")
+    if digest is None:
+        raise QKPrismError("These features were made from plain vectors, not from a model.")
+    if digest != model_digest(model.hf):
+        raise QKPrismError(
+            f"These features are of {features.provenance.get('model')}, and the weights of {model.name} are others. "
+            "Decompose again with this model."
+        )
 
 
 def sets_of(features: Features | Mapping[str, Features]) -> Mapping[str, Features]:
