@@ -21,3 +21,10 @@ def sized(module, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(module.SIZES, "quick", size)
         yield
+
+
+def small_atlas(monkeypatch, folder):
+    """Example prompts are explained by a small atlas, in a cache of its own."""
+    monkeypatch.setenv("QKPRISM_CACHE", str(folder / "cache"))
+    monkeypatch.setattr("qkprism.atlas.explain.QUICK_WINDOWS", 4)
+    monkeypatch.setattr("qkprism.atlas.explain.QUICK_LENGTH", 16)

@@ -101,6 +101,7 @@ def _command(arguments, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*depends on its order")
 def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(finished, monkeypatch, capsys):
     (model, place), asked = finished, []
+    studied.small_atlas(monkeypatch, place.parent)
     monkeypatch.setattr(qk, "load", lambda name, **options: asked.append((name, options)) or model)
     monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)
     folder = ["--pairs", "3", "--save", str(place)]
@@ -110,6 +111,8 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     assert "figures as .html" in told
     assert "order (ours), contrast: the factor" in told.replace("\n", " ")
     assert str(place / "report.html") in told
+    assert "attends from" in told, told
+    assert (place / "why.html").is_file()
     _command(["binding", "--json", *folder], monkeypatch)
     told = json.loads(capsys.readouterr().out)
     assert {row["head"] for row in told["heads"]} == {str(head) for head in BindingStudy.load(place).heads}

@@ -99,8 +99,9 @@ def body(page):
     return re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "", page)
 
 
-def test_filter__command_prints_a_table_or_json_and_writes_page_and_figures(run, monkeypatch, capsys):
+def test_filter__command_prints_a_table_or_json_and_writes_page_and_figures(run, monkeypatch, capsys, tmp_path):
     model, folder, found = run
+    studied.small_atlas(monkeypatch, tmp_path)
     monkeypatch.setattr(qk, "load", lambda *_, **__: model)
     monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)  # a browser takes seconds a figure
     for options in ([], ["--json"]):
@@ -115,6 +116,7 @@ def test_filter__command_prints_a_table_or_json_and_writes_page_and_figures(run,
         else:
             assert f"{len(filter_figures(found))} figures as .html" in told
             assert str(folder / "report.html") in told
+            assert "attends from" in told, told
     figures = filter_figures(found)
     assert {path.stem for path in (folder / "figures").glob("*.html")} == set(figures)
     assert body((folder / "report.html").read_text(encoding="utf-8")) == body(filter_report(found, figures))

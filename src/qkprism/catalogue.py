@@ -16,7 +16,7 @@ from qkprism.runs import MANIFEST, read_manifest, remove_run
 
 STUDY = "study.json"
 _DEPTH = 6
-_OURS = ("report.html", "shelf.html", "found.json")
+_OURS = ("report.html", "shelf.html", "why.html", "found.json")
 
 
 @dataclass(frozen=True)

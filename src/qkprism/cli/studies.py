@@ -12,6 +12,7 @@ from qkprism.cli.app import BatchOption, DeviceMapOption, DeviceOption, DtypeOpt
 from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_json, print_table
 from qkprism.cli.settings import SETTINGS
+from qkprism.cli.why import why_example
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
@@ -78,6 +79,7 @@ def binding(
     lines = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
     features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
     shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
+    lines += why_example(loaded, study.about.example, study.about.answer, study.features, save)
     _show_study(_Shown(shown, title, lines, found), save, figures, binding_report(study, figures), as_json)
 
 
@@ -137,13 +139,16 @@ def filter_heads(
     check_options(save, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
     SETTINGS.hold(save)
-    study = study_filter(chosen.load(loading), save, **options)
+    loaded = chosen.load(loading)
+    study = study_filter(loaded, save, **options)
     figures = filter_figures(study)
     frame = study.summary()
     found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
     shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
     title = f"Categories in {study.model}: {chosen.phrasing}, {chosen.size}"
-    _show_study(_Shown(shown, title, list(study.notes), found), save, figures, filter_report(study, figures), as_json)
+    why = why_example(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features, save)
+    shown_study = _Shown(shown, title, [*study.notes, *why], found)
+    _show_study(shown_study, save, figures, filter_report(study, figures), as_json)
 
 
 @dataclass(frozen=True)
