@@ -10,15 +10,19 @@ from qkprism.atlas.components import Components, Forms, Part, Sample, agreement,
 from qkprism.atlas.independent import independent_directions
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import Windows, cut
-from qkprism.core.row_split import MatchDirections
+from qkprism.core.projectors import joint_projectors
+from qkprism.core.row_split import MatchDirections, RowSplit
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.toy import Cell, ToyHead, ToyTask, train
+from qkprism.toy.contrasts import Sampling
 from qkprism.toy.gauge import rebased
 from qkprism.toy.protocols import Protocol
+from qkprism.toy.recipes import recipes_of
 from qkprism.toy.samples import draw_samples
 from qkprism.toy.task import stream
+from qkprism.toy.truth import logit_parts
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
@@ -146,3 +150,22 @@ def test_components__another_method_is_refused() -> None:
     here = part(TEXT)
     with pytest.raises(QKPrismError, match=r"method='pca' is not known\. Use 'svd' or 'ica'"):
         components(model(), here, here, here, heads="L0H0", method="pca")  # type: ignore[arg-type]
+
+
+def test_row_split__of_a_toy_head_is_all_match_and_named_parts_are_the_true_ones() -> None:
+    head = heads()[0]
+    samples, scaling = draw_samples(head.cell.task, 600, stream("split", 0)), head.cell.d_head**-0.5
+    query, key = head.queries(samples).double(), head.keys(samples).double()
+    mean_key = key.mean((0, 1)).expand(1, 1, key.shape[1], -1)
+    split = RowSplit(query[:, None, None], query.mean(0).expand(1, 1, 1, -1), key[:, None], mean_key, scaling)
+    parts = split.parts()[:, :, 0, 0]
+    torch.testing.assert_close(parts.sum(0), (key @ query[:, :, None])[..., 0] * scaling)
+    spread = (parts - parts.mean(-1, keepdim=True)).square().mean((1, 2)).sqrt()
+    assert spread[:4].max() < 0.1 * spread[4], "no position, and no key that is liked whatever the query is"
+    joint = joint_projectors(recipes_of([head], Sampling(512)).features(0, "contrast")).subspaces
+    assert joint is not None
+    true = logit_parts(head, samples)
+    for latent in ("z1", "z2"):
+        named = split.asks(split.query_change @ joint[latent].projector)[:, 0, 0] * scaling
+        error = (named - true[latent] * scaling).abs().mean() / (true[latent] * scaling).abs().mean()
+        assert error < 0.15, latent
