@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from one_head import decompose_vector_sets
 from planted import Unlisted
-from qkprism import decompose_vector_sets
 from qkprism.core import metrics
 
 ADDED = (0.1, 0.3, 1.0)

@@ -1,15 +1,15 @@
-"""What the examples with other libraries share: where the marks of a contrast are, and how vectors become features.
+"""What the examples with other libraries share: where the marks of a contrast are, and a small model to try.
 
-marks    = Marks.of(tokenizer, contrast)                 # token ids and the positions of queries and keys
-vectors  = {layer: LayerVectors.at(marks, query, key)}   # queries and keys of all tokens, from elsewhere
-features = features_of(vectors, "boxes")                 # a Feature a head
+marks    = Marks.of(tokenizer, contrast)                                                # token ids and positions
+source   = qk.VectorSource.from_transformerlens(cache, contrast.name, **marks.places)   # or from_nnsight
+features = qk.decompose(source)
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,35 +47,10 @@ class Marks:
             torch.tensor([text.negative for text in texts]),
         )
 
-
-@dataclass(frozen=True)
-class LayerVectors:
-    """The vectors of one layer at the marks, with as many key heads as query heads."""
-
-    query: Tensor  # [example, head, d_head]
-    positive: Tensor  # [example, key, head, d_head]
-    negative: Tensor  # [example, key, head, d_head]
-
-    @classmethod
-    def at(cls, marks: Marks, query: Tensor, key: Tensor) -> LayerVectors:
-        """From all queries and keys of a layer: [example, token, head, d_head], after the rotation.
-
-        Under grouped-query attention several query heads share a key head: each gets its copy.
-        """
-        key = key.repeat_interleave(query.shape[2] // key.shape[2], 2)
-        rows = torch.arange(len(query))
-        return cls(query[rows, marks.query], key[rows[:, None], marks.positive], key[rows[:, None], marks.negative])
-
-
-def features_of(vectors: Mapping[int, LayerVectors], contrast: str) -> dict[qk.Head, qk.Feature]:
-    """The feature of a contrast in every head of these layers."""
-    found = {}
-    for layer, of_layer in vectors.items():
-        for number in range(of_layer.query.shape[1]):
-            head = qk.Head(layer, number)
-            sides = (of_layer.query[:, number], of_layer.positive[:, :, number], of_layer.negative[:, :, number])
-            found[head] = qk.decompose_vector_sets({contrast: qk.Vectors(*sides)}, head=head)[contrast, head]
-    return found
+    @property
+    def places(self) -> dict[str, Tensor]:
+        """What `VectorSource` takes: the positions of queries and keys."""
+        return {"query": self.query, "positive": self.positive, "negative": self.negative}
 
 
 def tiny_llama(folder: Path, contrast: qk.Contrast) -> Path:
@@ -97,11 +72,11 @@ def tiny_llama(folder: Path, contrast: qk.Contrast) -> Path:
     return folder
 
 
-def main(capture: Callable[[str, qk.Contrast, Sequence[int]], dict[int, LayerVectors]]) -> None:
+def main(capture: Callable[[str, qk.Contrast, Sequence[int]], qk.VectorSource]) -> None:
     """Print the features of two layers of the model in the folder that the command names, or else of a random one."""
     contrast = qk.Contrast.read(BOXES)
     with tempfile.TemporaryDirectory() as made:
         folder = sys.argv[1] if len(sys.argv) > 1 else str(tiny_llama(Path(made), contrast))
-        vectors = capture(folder, contrast, [1, 2])
-    for head, feature in features_of(vectors, contrast.name).items():
+        source = capture(folder, contrast, [1, 2])
+    for (_, head), feature in qk.decompose(source).items():
         print(f"{head}: {feature.evidence}")

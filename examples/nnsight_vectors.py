@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from marked_vectors import LayerVectors, Marks, main
+from marked_vectors import Marks, main
 from nnsight import TransformersModel
 
 import qkprism as qk
 
 
 @torch.no_grad()
-def capture(folder: str, contrast: qk.Contrast, layers: Sequence[int]) -> dict[int, LayerVectors]:
+def capture(folder: str, contrast: qk.Contrast, layers: Sequence[int]) -> qk.VectorSource:
     """Vectors by layer at the marks of a contrast, from the inputs of the attention function.
 
     query [example, head, token, d_head]    key [example, key head, token, d_head]
@@ -30,8 +30,8 @@ def capture(folder: str, contrast: qk.Contrast, layers: Sequence[int]) -> dict[i
         for layer in layers:
             called[layer] = model.model.layers[layer].self_attn.source.attention_interface_1.inputs
         called.save()
-    sides = {layer: [side.transpose(1, 2) for side in given[1:3]] for layer, (given, _) in called.items()}
-    return {layer: LayerVectors.at(marks, query, key) for layer, (query, key) in sides.items()}
+    saved = {layer: inputs[1:3] for layer, (inputs, _) in called.items()}
+    return qk.VectorSource.from_nnsight(saved, contrast.name, **marks.places)
 
 
 if __name__ == "__main__":

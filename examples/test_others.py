@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 import torch
-from marked_vectors import BOXES, features_of, tiny_llama
+from marked_vectors import BOXES, tiny_llama
 
 import qkprism as qk
 
@@ -34,7 +34,8 @@ def expected(folder, contrast):
 @pytest.mark.parametrize("library", ["transformerlens", "nnsight"])
 def test_capture__gives_the_features_of_the_models_own_pass(library, folder, contrast, expected):
     capture = importlib.import_module(f"{library}_vectors").capture
-    found = features_of(capture(folder, contrast, LAYERS), contrast.name)
+    features = qk.decompose(capture(folder, contrast, LAYERS), progress=False)
+    found = {head: feature for (_, head), feature in features.items()}
     assert list(found) == list(expected)
     for head, feature in expected.items():
         scale = feature.covariance.abs().max()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from marked_vectors import LayerVectors, Marks, main
+from marked_vectors import Marks, main
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer
 
@@ -16,7 +16,7 @@ import qkprism as qk
 
 
 @torch.no_grad()
-def capture(folder: str, contrast: qk.Contrast, layers: Sequence[int]) -> dict[int, LayerVectors]:
+def capture(folder: str, contrast: qk.Contrast, layers: Sequence[int]) -> qk.VectorSource:
     """Vectors by layer at the marks of a contrast, from an `ActivationCache`.
 
     hook_rot_q [example, token, head, d_head]    hook_rot_k [example, token, key head, d_head]
@@ -27,8 +27,7 @@ def capture(folder: str, contrast: qk.Contrast, layers: Sequence[int]) -> dict[i
     tokenizer = AutoTokenizer.from_pretrained(folder)  # that of the bridge puts a <s> in front, so positions differ
     marks = Marks.of(tokenizer, contrast)
     _, cache = model.run_with_cache(marks.ids, names_filter=lambda name: name.endswith(("hook_rot_q", "hook_rot_k")))
-    sides = {layer: [cache[f"blocks.{layer}.attn.hook_rot_{side}"] for side in "qk"] for layer in layers}
-    return {layer: LayerVectors.at(marks, query, key) for layer, (query, key) in sides.items()}
+    return qk.VectorSource.from_transformerlens(cache, contrast.name, **marks.places, layers=layers)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import qkprism as qk
+from one_head import decompose_vector_sets
 from planted import Lock, basis_change, two_factors
-from qkprism import Attribution, Attributions, Contrast, Example, QKPrismError, decompose_vector_sets
+from qkprism import Attribution, Attributions, Contrast, Example, QKPrismError
 from qkprism.core.splitting import METHODS, shapley, split_of
 from qkprism.core.terms import variance_shares
 from test_intervene import HEADS, contrasts, examples, load

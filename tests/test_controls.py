@@ -10,8 +10,9 @@ import pytest
 from plotly.validator_cache import ValidatorCache
 
 from drawn import note, traces
+from one_head import decompose_vector_sets
 from planted import Lock
-from qkprism import Head, decompose_vector_sets
+from qkprism import Head
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE, RIVALS, SHARED, WEAK, Control, ControlName
 from qkprism.core.effect_sums import Table
 from qkprism.figures.separation import separation_figure

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from qkprism import Vectors, decompose_vector_sets, decompose_vectors
+from one_head import decompose_vector_sets, decompose_vectors
+from qkprism import Vectors
 from qkprism.core.covariance import flipped_covariances, shuffled_covariances
 from qkprism.core.moments import N_FLIPS, N_SHUFFLES, make_plan
 

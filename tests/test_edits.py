@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from one_head import decompose_vector_sets
 from planted import Lock, basis_change, orthonormal
-from qkprism import Edit, Head, QKPrismError, decompose_vector_sets
+from qkprism import Edit, Head, QKPrismError
 from qkprism.core.edits import DELTAS, KINDS
 from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import key_covariance

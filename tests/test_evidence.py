@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import qkprism as qk
+from one_head import decompose_vector_sets
 from planted import planted
 from qkprism.core.evidence import accuracy_p, chance_of, count_found, leading_p, q_values
 from qkprism.core.rank import _pooled_t
@@ -93,7 +94,7 @@ def features_of(names, n_heads, null_from):
     found = {}
     for j, name in enumerate(names):
         for i in range(n_heads):
-            made = qk.decompose_vector_sets({name: planted(120, d=8, seed=9 * i + j, null=i >= null_from)[0]})
+            made = decompose_vector_sets({name: planted(120, d=8, seed=9 * i + j, null=i >= null_from)[0]})
             feature = replace(next(iter(made.values())), contrast=name, head=Head(0, i))
             found[name, feature.head] = feature
     return replace(made, features=found)

@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 import pytest
 import torch
 
-from qkprism import Projections, QKPrismError, Vectors, decompose_vector_sets
+from one_head import decompose_vector_sets
+from qkprism import Projections, QKPrismError, Vectors
 from qkprism.figures import save_figures
 from qkprism.results import projections
 

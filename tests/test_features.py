@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
+from one_head import decompose_vector_sets, decompose_vectors
 from planted import planted, two_factors
-from qkprism import Features, QKPrismError, Vectors, decompose_vector_sets, decompose_vectors
+from qkprism import Features, QKPrismError, Vectors
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.projectors import joint_projectors, principal_angles, projector, span_projector
 

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from drawn import note, one, traces
+from one_head import decompose_vector_sets, decompose_vectors
 from planted import planted, two_factors
-from qkprism import Head, HeadScores, QKPrismError, decompose_vector_sets, decompose_vectors
+from qkprism import Head, HeadScores, QKPrismError
 from qkprism.core.feature import NO_EVIDENCE, Gap
 from qkprism.figures import heads as head_figures
 from qkprism.figures import rank_figure, save_figure, score_figure, spectrum_figure

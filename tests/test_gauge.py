@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from one_head import decompose_vector_sets
 from planted import basis_change, changed, two_factors
-from qkprism import Vectors, decompose_vector_sets
+from qkprism import Vectors
 from qkprism.core.covariance import contrastive_covariance, query_square
 from qkprism.core.metrics import balanced_factor, key_covariance
 from qkprism.core.projectors import projector

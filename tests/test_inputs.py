@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import qkprism as qk
+from one_head import decompose_vector_sets, decompose_vectors
 from qkprism import (
     Contrast,
     Encoding,
@@ -17,8 +18,8 @@ from qkprism import (
     Head,
     QKPrismError,
     Vectors,
-    decompose_vector_sets,
-    decompose_vectors,
+    VectorSource,
+    decompose,
     options,
 )
 from qkprism.contrasts import Span, Text
@@ -286,12 +287,12 @@ VECTORS = torch.randn(20, 4)
         lambda: decompose_vectors(VECTORS, VECTORS, VECTORS + 1, group=7),
         lambda: decompose_vectors(VECTORS, VECTORS, VECTORS + 1, scaling="big"),
         lambda: decompose_vectors(VECTORS, VECTORS, VECTORS + 1, scaling=math.inf),
-        lambda: decompose_vectors(VECTORS, VECTORS, VECTORS + 1, name=3),
+        lambda: decompose(VectorSource({3: Vectors(VECTORS, VECTORS, VECTORS + 1)})),
         lambda: decompose_vectors(VECTORS, VECTORS, VECTORS + 1, center="middle"),
         lambda: decompose_vectors(VECTORS, VECTORS, VECTORS + 1, reading="backwards"),
         lambda: decompose_vectors(VECTORS, VECTORS, VECTORS + 1, rank=5),
-        lambda: decompose_vector_sets({"a": VECTORS}),
-        lambda: decompose_vector_sets([Vectors(VECTORS, VECTORS, VECTORS)]),
+        lambda: decompose(VectorSource({"a": VECTORS})),
+        lambda: decompose(VectorSource([Vectors(VECTORS, VECTORS, VECTORS)])),
         lambda: decompose_vector_sets({"a": Vectors(VECTORS, VECTORS, VECTORS + 1)}, head="first"),
         lambda: Vectors(VECTORS, VECTORS, VECTORS, positive_label=torch.ones(20)).moments(),
         lambda: Vectors(VECTORS, VECTORS, VECTORS, positive_label=torch.ones(3).long()).moments(),

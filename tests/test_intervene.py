@@ -13,6 +13,7 @@ import torch
 from transformers import DynamicCache, RobertaForCausalLM
 
 import qkprism as qk
+from one_head import decompose_vector_sets
 from planted import swap
 from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
 from qkprism.capture.sites import sites_of
@@ -637,7 +638,7 @@ def test_intervene__bad_input_is_one_clear_line(llama, own):
 def test_intervene__features_of_vectors_are_refused(llama):
     from planted import two_factors
 
-    features = qk.decompose_vector_sets(two_factors(200)[0])
+    features = decompose_vector_sets(two_factors(200)[0])
     with pytest.raises(QKPrismError, match="plain vectors"):
         qk.intervene(llama, examples(1), features)
 

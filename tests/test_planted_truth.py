@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 import torch
 
+from one_head import decompose_vector_sets
 from planted import Lock, basis_change, swap
-from qkprism import Head, decompose_vector_sets
+from qkprism import Head
 from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
 from qkprism.results.effects import GIVEN

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from one_head import decompose_vector_sets, decompose_vectors
 from planted import planted
-from qkprism import Vectors, decompose_vector_sets, decompose_vectors
+from qkprism import Vectors
 from qkprism.core.evidence import chance_of
 from qkprism.core.metrics import factor, identity_like
 from qkprism.core.moments import Moments, accumulate, assign_folds, make_plan, reduce_keys

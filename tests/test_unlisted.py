@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from one_head import decompose_vector_sets
 from planted import UNLISTED, Unlisted, basis_change, changed
-from qkprism import Vectors, decompose_vector_sets
+from qkprism import Vectors
 
 
 def projector_of(sets, metric="contrast"):

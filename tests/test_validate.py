@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import qkprism as qk
+from one_head import decompose_vector_sets
 from planted import Lock
-from qkprism import Contrast, Example, QKPrismError, Validation, decompose_vector_sets
+from qkprism import Contrast, Example, QKPrismError, Validation
 from qkprism.contrasts import Span, Text
 from qkprism.core.scatter import Scatter
 from qkprism.core.splitting import split_of

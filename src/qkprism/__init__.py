@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from qkprism.verbs.project import project
     from qkprism.verbs.recipes import Recipe
     from qkprism.verbs.validate import validate
-    from qkprism.verbs.vectors import decompose_vector_sets, decompose_vectors
 
 __all__ = [
     "Atlas",
@@ -70,8 +69,6 @@ __all__ = [
     "Vectors",
     "attribute",
     "decompose",
-    "decompose_vector_sets",
-    "decompose_vectors",
     "explain",
     "find_heads",
     "intervene",
@@ -115,7 +112,6 @@ _NAMES = {
     "verbs.project": ("project",),
     "verbs.recipes": ("Recipe",),
     "verbs.validate": ("validate",),
-    "verbs.vectors": ("decompose_vector_sets", "decompose_vectors"),
     "studies.shelf": ("run_shelf",),
     "studies.shelf_result": ("Shelf",),
 }
