@@ -18,7 +18,7 @@ from qkprism import QKPrismError, cli
 from qkprism.page.binding import binding_report
 from qkprism.page.binding_claims import comparison
 from qkprism.results.scores import MEASURES, HeadScores
-from qkprism.studies import BindingStudy, compare, parts, study_binding
+from qkprism.studies import BindingStudy, binding_words, compare, parts, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.jobs import template_of
 from qkprism.studies.parts import Parts
@@ -389,3 +389,16 @@ def test_binding__names_cannot_leave_the_page(made):
     page = binding_report(replace(found, about=about, scores=scores))
     assert bad not in page
     assert "<img" not in page
+
+
+def test_told__says_which_heads_by_which_clue_and_against_what(made):
+    study = BindingStudy.load(made[1])
+    heads, *moved, parts = binding_words.told(study)
+    for row in study.summary().to_dict("records"):
+        assert f"{row['head']} ({row['accuracy']:.0%} right)" in heads
+    for name, sentence in zip(("order", "lexical"), moved, strict=True):
+        gain, error = study.outcome.gain(head=study.outcome.heads[0], feature=name)
+        assert f"Exchanging {name} " in sentence
+        assert f"{gain:+.2f} ± {error:.2f} logits" in sentence
+        assert "strongest control" in sentence
+    assert parts.startswith("No clue matters clearly"), "of random weights"

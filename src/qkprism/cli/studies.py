@@ -58,6 +58,7 @@ def binding(
     from qkprism.results.projections import require_umap
     from qkprism.studies import study_binding
     from qkprism.studies.binding import check_options
+    from qkprism.studies.binding_words import told
 
     if umap:
         require_umap()
@@ -76,11 +77,17 @@ def binding(
     }
     title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
     judged = study.validation.pick(("ours", "contrast"), ("paper", "raw"), ("paper", "raw sequential"))
-    lines = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
+    details = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
     features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
     shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
-    lines += why_example(loaded, study.about.example, study.about.answer, study.features, save)
-    _show_study(_Shown(shown, title, lines, found), save, figures, binding_report(study, figures), as_json)
+    why = why_example(loaded, study.about.example, study.about.answer, study.features, save)
+    _show_study(
+        _Shown(shown, title, [*told(study), *why], details, found),
+        save,
+        figures,
+        binding_report(study, figures),
+        as_json,
+    )
 
 
 @app.command(epilog="Example:  qkprism compare runs/boxes-0 runs/boxes-1 runs/boxes-2 runs/cities-0")
@@ -147,7 +154,7 @@ def filter_heads(
     shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
     title = f"Categories in {study.model}: {chosen.phrasing}, {chosen.size}"
     why = why_example(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features, save)
-    shown_study = _Shown(shown, title, [*study.notes, *why], found)
+    shown_study = _Shown(shown, title, why, list(study.notes), found)
     _show_study(shown_study, save, figures, filter_report(study, figures), as_json)
 
 
@@ -175,11 +182,12 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What a study says in the terminal: a table with its title, some lines, and all of it as JSON."""
+    """What a study says in the terminal: what was found in words, a table with its title, details; and as JSON."""
 
     frame: Any
     title: str
-    lines: list[str]
+    words: list[str]
+    details: list[str]
     found: dict[str, Any]
 
 
@@ -192,8 +200,9 @@ def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: b
     if as_json:
         print_json({**shown.found, "folder": str(save.resolve()), "report": str(page)})
         return
+    typer.echo("\n".join(["What was found", *shown.words, ""]))
     print_table(shown.frame, list(shown.frame.columns), shown.title)
-    for line in (*shown.lines, written):
+    for line in (*shown.details, written):
         typer.echo(line)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
 

@@ -303,7 +303,7 @@ def _alone(target: str) -> str:
 
 
 def _compared(row: Mapping[str, Any]) -> str:
-    return f"{BY_NAME[row['control']].title} ({row['advantage']:+.3f} ± {row['error']:.3f})"
+    return f"{BY_NAME[row['control']].title} (by {row['advantage']:+.3f} ± {row['error']:.3f})"
 
 
 _ENTRY_AXIS = {
