@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo study test test-oldest test-newest test-others lint bench clean
+.PHONY: demo study test test-ranks test-oldest test-newest test-others lint bench clean
 
 demo: .venv/ready
 	$(BIN)/qkprism demo --save runs/demo
@@ -19,6 +19,10 @@ study: .venv/ready
 
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO)
+
+# Several processes that share a job; each is given one thread.
+test-ranks: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m processes tests/test_ranks.py
 
 test-oldest test-newest: test-%: .venv-%/ready
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(TWO) -rs $(VERSIONED)

@@ -262,3 +262,23 @@ def test_verbs__a_tokenizer_larger_than_the_embedding_is_one_sentence():
     for wrong in (lambda: qk.decompose(model, contrast(4), progress=False), lambda: qk.find_heads(model, contrast(4))):
         with pytest.raises(QKPrismError, match=r"embeddings\. The tokenizer is not this model's"):
             wrong()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_load__half_of_the_layers_on_disk_give_the_same_moments(family, tmp_path):
+    tokenizer = byte_level()
+    tiny(family, vocab_size=len(tokenizer), max_position_embeddings=256).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    here = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"}
+    spread = qk.load(tmp_path, device_map=here | {"lm_head": "cpu", "model.layers.1": "disk"}, dtype="float32")
+    whole, texts = qk.load(tmp_path, device="cpu", dtype="float32"), contrast(12)
+    before = [name for name, weight in spread.hf.named_parameters() if weight.is_meta]
+    found = [qk.decompose(model, texts, progress=False) for model in (spread, whole)]
+    assert before == [name for name, weight in spread.hf.named_parameters() if weight.is_meta]
+    assert before
+    assert all(name.startswith("model.layers.1.") for name in before)
+    for layer in (0, 1):
+        on_disk, in_memory = (features.layers[layer].moments[texts.name].tensors() for features in found)
+        assert all(torch.equal(on_disk[name], total) for name, total in in_memory.items())
+    assert found[0].provenance["model_digest"] == found[1].provenance["model_digest"]
+    qk.intervene(whole, texts, found[0], heads=["L1H0"], draws=1, progress=False)

@@ -1,7 +1,8 @@
 """Files that are there whole or not at all.
 
 A file is written beside its place under a name such as `.qkprism-0a1b2c3d4e5f.part` and then put there in one step. A
-process that is killed may leave such a part behind: its name says that it is ours and can be removed.
+process that is killed may leave such a part behind: its name says that it is ours and can be removed. Of several
+processes that share a job the first one writes, and the others write nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from qkprism.errors import QKPrismError
+from qkprism.ranks import is_first
 
 _PART = re.compile(r"\.qkprism-[0-9a-f]{12}\.part")
 
@@ -41,7 +44,7 @@ def is_unused(folder: Path) -> bool:
 
 def remove_left_overs(folder: Path) -> None:
     """Remove what killed processes of ours left in a folder."""
-    for path in folder.iterdir():
+    for path in folder.iterdir() if is_first() else ():
         if is_left_over(path):
             remove_part(path)
 
@@ -82,6 +85,9 @@ def writing(place: Path) -> Iterator[None]:
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file to write into, which takes its place when the block ends without an error."""
     target = path_of(path)
+    if not is_first():
+        yield BytesIO()
+        return
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         part = part_of(target.parent)

@@ -1,4 +1,4 @@
-"""One process writes a folder at a time.
+"""One process writes a folder at a time; of several that share a job, the first.
 
 The lock is a file beside the folder, `.NAME.lock`, held by the system for the process that took it: when the process
 ends in whatever way the lock is free, and the file that a killed one leaves is no lock.
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from qkprism.errors import QKPrismError
 from qkprism.files import writing
+from qkprism.ranks import is_first
 
 fcntl: Any
 try:
@@ -32,7 +33,7 @@ def lock_file(folder: Path) -> Path:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for this process, or say who does."""
-    if fcntl is None:
+    if fcntl is None or not is_first():
         yield
         return
     place = lock_file(folder)

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from qkprism.ranks import is_first
+
 Progress = Callable[[int], None]
 Listener = Callable[[str, int, int], None]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -44,7 +46,7 @@ def speak(*, quiet: bool = False, verbose: bool = False) -> None:
 
 def say(line: str) -> None:
     """A line on standard error for whoever waits, unless they want quiet."""
-    if not SPEECH.quiet:
+    if not SPEECH.quiet and is_first():
         print(line, file=sys.stderr)
 
 
@@ -65,7 +67,7 @@ def bar(total: int, unit: str, shown: bool) -> Iterator[Progress]:
     Who listens is told too, whether a bar is shown or not.
     """
     listener, line = _listener.get(), None
-    if shown and not SPEECH.quiet and not SPEECH.busy:
+    if shown and not SPEECH.quiet and not SPEECH.busy and is_first():
         SPEECH.busy, line = True, _Line(total, unit, SPEECH.part)
     done = 0
 

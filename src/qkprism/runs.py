@@ -29,6 +29,7 @@ from qkprism.files import (
     write_text,
     writing,
 )
+from qkprism.ranks import is_first
 
 Tensors = Mapping[str, Any]  # of torch, which is slow to import: a place is checked before it is needed
 MANIFEST = "manifest.json"
@@ -45,6 +46,8 @@ def write_run(
     replaced in one step, and what the former one named is removed after that. Other files in the folder stay.
     """
     target = check_place(folder, kind)
+    if not is_first():
+        return target
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)
         former = _tensor_files(target)
@@ -61,6 +64,8 @@ def write_run(
 
 def remove_run(folder: Path) -> None:
     """Remove a run, and its folder if nothing else is in it."""
+    if not is_first():
+        return
     with writing(folder):
         tensors = _tensor_files(folder)
         for name in (MANIFEST, *tensors):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -28,6 +29,8 @@ WIDEST = 1024  # tokens of a row that texts share: its mask is a square
 HELD = 16  # passes after which freed memory is given back: pieces of it would become too small to use, more and more
 
 Made = TypeVar("Made")
+Visit = Callable[[AttentionCall, Batch], None]
+RunPart = Callable[[Visit], Iterator[Batch]]
 
 
 @dataclass
@@ -46,10 +49,15 @@ class Batches:
         choice(self.rope, FRAMES, "a frame of positions (rope)")
         self.batch_size = None if self.batch_size is None else whole_number(self.batch_size, "batch_size", 1)
 
-    def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
-        """Run examples, those with most tokens first; each batch comes out when its pass is complete."""
+    def plan(self, examples: Sequence[EncodedExample]) -> list[RunPart]:
+        """What runs the examples, batch by batch, those with most tokens first; each can be run by itself."""
         in_rows = self._share(examples)
-        return self.each(examples, lambda fitting: self._pass(fitting, visit, in_rows), in_rows=in_rows)
+        return [partial(self.run, fitting, in_rows=in_rows) for fitting in self.split(examples, in_rows)]
+
+    def run(self, examples: Sequence[EncodedExample], visit: Visit, *, in_rows: bool | None = None) -> Iterator[Batch]:
+        """Run examples, those with most tokens first; each batch comes out when its pass is complete."""
+        shared = self._share(examples) if in_rows is None else in_rows
+        return self.each(examples, lambda fitting: self._pass(fitting, visit, shared), in_rows=shared)
 
     def each(
         self, examples: Sequence[EncodedExample], do: Callable[[list[EncodedExample]], Made], *, in_rows: bool = False
@@ -57,7 +65,7 @@ class Batches:
         """What `do` makes of as many examples as fit at once; where memory runs out it is asked again for half."""
         waiting = [list(examples)] if examples else []
         while waiting:
-            first, *rest = self._split(waiting.pop(), in_rows)
+            first, *rest = self.split(waiting.pop(), in_rows)
             waiting.extend(reversed(rest))
             try:
                 yield do(first)
@@ -84,16 +92,15 @@ class Batches:
             return False
         return max(widths) <= min(WIDEST, self.model.horizon or WIDEST) and self.model.shares_beginnings
 
-    def _split(self, examples: list[EncodedExample], in_rows: bool) -> list[list[EncodedExample]]:
+    def split(self, examples: Sequence[EncodedExample], in_rows: bool = False) -> list[list[EncodedExample]]:
+        """Batches that fit, as far as is known."""
         if self.batch_size is not None:
             halved = max(1, int(self.batch_size * self.scale)) if self.scale < 1 else self.batch_size
             return bucket(examples, batch_size=halved, in_rows=in_rows)
         budget = self.budget.get(self.model.device.type, self.budget["cpu"])
         return bucket(examples, token_budget=max(1, int(budget * self.scale)), in_rows=in_rows)
 
-    def _pass(
-        self, examples: list[EncodedExample], visit: Callable[[AttentionCall, Batch], None], in_rows: bool
-    ) -> Batch:
+    def _pass(self, examples: list[EncodedExample], visit: Visit, in_rows: bool) -> Batch:
         if self.done % HELD == 0:
             give_back(collect=False)
         self.done += 1

@@ -2,6 +2,7 @@
 
 The moments are additive and chunks have fixed borders, so what has been added up to a chunk's end, and how many
 examples that were, is all there is to keep. It is a run folder of its own, written at most every `interval` seconds.
+Of several processes the sums of all are written, by the first; so any number of them can go on.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qkprism.capture.source import Stream, Sums
+from qkprism.capture.source import Stream, Sums, over_all
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.errors import QKPrismError
+from qkprism.ranks import exchanged, of_first, ranks
 from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 from qkprism.stopping import Stopped, saving
 
@@ -35,6 +37,7 @@ class Checkpoint:
     done: dict[str, int] = field(default_factory=dict)
     sums: Sums = field(default_factory=dict)
     stop: Callable[[], bool] | None = None  # whether Ctrl-C was pressed
+    begun: set[str] = field(default_factory=set)  # contrasts that every process has sums of
     _written: float = field(default_factory=time.monotonic)
 
     @property
@@ -43,23 +46,27 @@ class Checkpoint:
         return hashlib.sha256(json.dumps(json_value(self.job), sort_keys=True).encode()).hexdigest()
 
     def read(self, stream: Stream) -> None:
-        """Take up what a former pass of the same job has summed, if there was one."""
+        """Take up what a former pass of the same job has summed, if there was one: the first process has the sums."""
+        self.done = of_first(lambda: self._read(stream))
+
+    def _read(self, stream: Stream) -> dict[str, int]:
         check_place(self.folder, KIND)
         if not (self.folder / MANIFEST).exists():
-            return
+            return {}
         manifest, files = read_run(self.folder, KIND)
         if manifest["job"] != self.digest:
             raise QKPrismError(
                 f"{self.folder} is the checkpoint of another job (other model, contrasts, heads or options). "
                 "Delete it or choose another place."
             )
-        self.done = {name: int(count) for name, count in manifest["done"].items()}
+        done = {name: int(count) for name, count in manifest["done"].items()}
         for name, reading in stream.names.items():
-            if self.done.get(name):
+            if done.get(name):
                 self.sums[name] = {
                     layer: unpack(files[_FILE], f"{name}/{layer}", reading, site.kv_index)
                     for layer, site in stream.layers.items()
                 }
+        return done
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
@@ -72,14 +79,19 @@ class Checkpoint:
         """Note that a chunk of some contrasts is complete; write if it is time."""
         for name, total in sums.items():
             self.done[name], self.sums[name] = done, dict(total)
-        if self.stop is not None and self.stop():
+            self.begun.add(name)
+        due = time.monotonic() - self._written >= self.interval
+        every = exchanged((self.stop is not None and self.stop(), due))
+        if any(stopped for stopped, _ in every):
             self.write()
             raise Stopped(f"{max(self.done.values()):,} examples are saved; the same command goes on from there.")
-        if time.monotonic() - self._written >= self.interval:
+        if every[0][1]:
             self.write()
 
-    def write(self) -> None:
-        """Write all that has been summed."""
-        named = {f"{name}/{layer}": total for name, layers in self.sums.items() for layer, total in layers.items()}
+    def write(self, totals: Sums | None = None) -> None:
+        """Write all that has been summed, in all processes; `totals` is that, where it is known."""
+        if totals is None:
+            totals = self.sums | over_all(ranks(), {name: self.sums[name] for name in sorted(self.begun)})
+        named = {f"{name}/{layer}": total for name, layers in totals.items() for layer, total in layers.items()}
         write_run(self.folder, KIND, {"job": self.digest, "done": self.done}, {_FILE: pack(named)})
         self._written = time.monotonic()

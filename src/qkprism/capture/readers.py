@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from qkprism.capture.batching import Batches
+from qkprism.capture.batching import Batches, RunPart
 from qkprism.capture.passes import numbers_of, seen_as
 from qkprism.capture.vector_batches import VectorBatches
 from qkprism.capture.vectors import VectorSource
@@ -20,6 +20,7 @@ from qkprism.models.encoding import EncodedExample, EncodedText
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import bar
+from qkprism.ranks import in_turn
 
 MOST_TEXTS = 16  # that are run as one example
 
@@ -28,6 +29,8 @@ class Reader(Protocol):
     """Reads the calls of a batch (`visit`) and keeps what it read when the batch's pass is complete (`keep`).
 
     A pass that failed may have shown calls of texts that are run again: nothing counts before it is kept.
+
+    current   what was read of the batch and is not kept yet, in a dict: processes that share a pass give it each other
     """
 
     @property
@@ -36,6 +39,8 @@ class Reader(Protocol):
     def layers(self) -> Sequence[int]: ...
     @property
     def rope(self) -> Frame: ...
+    @property
+    def current(self) -> dict[Any, Any]: ...
     def visit(self, call: AttentionCall, batch: Batch) -> None: ...
     def keep(self, batch: Batch) -> None: ...
 
@@ -48,7 +53,11 @@ def read_together(
     unit: str = "examples",
     progress: bool,
 ) -> None:
-    """One pass for all readers, which see the same frame; of vectors that were kept there is nothing to run."""
+    """One pass for all readers, which see the same frame; of vectors that were kept there is nothing to run.
+
+    Processes that share it run batches in turn, and each keeps what all of them read, in one order: the result is that
+    of one process.
+    """
     if len({reader.rope for reader in readers}) > 1:
         raise ValueError("readers of one pass must see queries and keys in one frame")
     bundles = _bundles(readers, MOST_TEXTS if batch_size is None else batch_size)
@@ -65,12 +74,38 @@ def read_together(
         for view in views:
             view.visit(call, batch)
 
+    def read(run: RunPart) -> list[_ReadBatch]:
+        return [_ReadBatch.of(batch, readers) for batch in run(visit)]
+
     examples = [bundle.example(number) for number, bundle in enumerate(bundles)]
     with bar(len(examples), unit, progress) as tick:
-        for batch in batches.run(examples, visit):
-            for view in views:
-                view.keep(batch)
-            tick(len(batch.examples))
+        for every in in_turn(batches.plan(examples), read):
+            for one in every:
+                one.keep(collate([examples[place] for place in one.examples]), views)
+                tick(len(one.examples))
+
+
+@dataclass(frozen=True)
+class _ReadBatch:
+    """What readers read of a batch: the places of its examples, and what each reader holds of it."""
+
+    examples: list[int]
+    current: list[dict[Any, Any]]
+
+    @classmethod
+    def of(cls, batch: Batch, readers: Sequence[Reader]) -> _ReadBatch:
+        """Taken from the readers, which can then read the next batch."""
+        taken = [dict(reader.current) for reader in readers]
+        for reader in readers:
+            reader.current.clear()
+        return cls([example.index for example in batch.examples], taken)
+
+    def keep(self, batch: Batch, views: Sequence[_ReaderView]) -> None:
+        """Let every reader keep it."""
+        for view, current in zip(views, self.current, strict=True):
+            view.reader.current.update(current)
+            view.keep(batch)
+            view.reader.current.clear()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from qkprism.heads import Head
 from qkprism.notes import Note
 from qkprism.options import Reading
 from qkprism.progress import Progress
+from qkprism.ranks import Ranks, added, failing_together, wait
 
 Sums = dict[str, dict[int, Moments]]  # by stream name and layer
 Wanted = tuple[str, Reading]  # a contrast, and how its twins are read
@@ -58,16 +59,19 @@ class Marks:
 class Chunk:
     """Some examples of one contrast: their marks, and their vectors in a layer, which are there until the next chunk.
 
-    done    so many examples of the pass are complete with this chunk; None if others of the same pass follow
+    vectors   None where this process has nothing to do while others have
+    done      so many examples of the pass are complete, in all processes, with this chunk; None if others of the same
+              pass follow
     """
 
     name: str
     reading: Reading
     n_cells: int
-    marks: Marks
-    vectors: Callable[
-        [int], tuple[Float[Tensor, "example text head d_head"], Float[Tensor, "example key kv_head d_head"]]
-    ]
+    marks: Marks | None
+    vectors: (
+        Callable[[int], tuple[Float[Tensor, "example text head d_head"], Float[Tensor, "example key kv_head d_head"]]]
+        | None
+    )
     done: int | None = None
 
 
@@ -86,8 +90,13 @@ class Known:
 
 
 class Stream(Protocol):
-    """Chunks of contrasts in some layers; `done` says how many examples of each were summed before."""
+    """Chunks of contrasts in some layers; `done` says how many examples of each were summed before.
 
+    ranks    the processes that share the chunks, each with its own
+    """
+
+    @property
+    def ranks(self) -> Ranks: ...
     @property
     def layers(self) -> Mapping[int, Site]: ...
     @property
@@ -129,29 +138,46 @@ def moments_of(stream: Stream, *, seed: int = 0, kept: Keeper | None = None, pro
     """The moments of every contrast of a stream in every layer; with `kept` it goes on where a former one stopped."""
     sums: Sums = {name: dict(kept.sums.get(name, {})) if kept else {} for name in stream.names}
     passing: list[str] = []
-    for chunk in stream.chunks(kept.done if kept else {}, progress):
-        add_chunk(sums[chunk.name], chunk, stream.layers, seed)
-        passing.append(chunk.name)
-        if chunk.done is not None:
-            if kept:
-                kept.note(chunk.done, {name: sums[name] for name in passing})
-            passing.clear()
-    return {name: {layer: total.to("cpu") for layer, total in of_name.items()} for name, of_name in sums.items()}
+    with failing_together():
+        for chunk in stream.chunks(kept.done if kept else {}, progress):
+            add_chunk(sums[chunk.name], chunk, stream.layers, seed)
+            passing.append(chunk.name)
+            if chunk.done is not None:
+                if kept:
+                    kept.note(chunk.done, {name: sums[name] for name in passing})
+                passing.clear()
+    return over_all(stream.ranks, sums)
+
+
+def over_all(ranks: Ranks, sums: Mapping[str, Mapping[int, Moments]]) -> Sums:
+    """The sums of all processes, on the CPU."""
+    if ranks.count > 1:
+        wait()  # whoever has failed says so here, not between two sums
+
+    def total(moments: Moments) -> Moments:
+        return moments.with_tensors(added(moments.tensors())) if ranks.count > 1 else moments.to("cpu")
+
+    return {name: {layer: total(moments) for layer, moments in of_name.items()} for name, of_name in sums.items()}
 
 
 def add_chunk(sums: dict[int, Moments], chunk: Chunk, layers: Mapping[int, Site], seed: int) -> None:
     """Add the vectors of a chunk to the moments of each layer."""
     for number, site in layers.items():
+        if chunk.vectors is None or chunk.marks is None:
+            sums.setdefault(number, _zeros(chunk, site, "cpu"))
+            continue
         query, key = chunk.vectors(number)
         if number not in sums:
-            sums[number] = Moments.zeros(
-                site.kv_index, site.d_head, reading=chunk.reading, n_cells=chunk.n_cells, device=str(key.device)
-            )
+            sums[number] = _zeros(chunk, site, str(key.device))
         elif sums[number].product.device != key.device:  # read from a checkpoint
             sums[number] = sums[number].to(key.device)
         if len(query):  # a small contrast may have no text in a chunk
             plan = plan_of(chunk.marks, chunk.reading, seed).to(key.device)
             accumulate(sums[number], query, reduce_keys(sums[number], key, plan), plan)
+
+
+def _zeros(chunk: Chunk, site: Site, device: str) -> Moments:
+    return Moments.zeros(site.kv_index, site.d_head, reading=chunk.reading, n_cells=chunk.n_cells, device=device)
 
 
 @lru_cache(maxsize=8)

@@ -2,15 +2,16 @@
 
 The tap shows every layer's queries and keys; only those at marked positions are kept, for one chunk of examples, then
 added to the moments. Memory does not grow with the number of prompts. A chunk is a fixed number of examples in a fixed
-order (longest first), whatever the batch size, so that the sums do not depend on how the chunk was batched. Texts of an
-example that begin alike are run as one row where that saves tokens (`models/forest.py`). A batch that does not fit in
-memory is halved and run again: nothing was added for it yet.
+order (longest first), whatever the batch size, so that the sums do not depend on how the chunk was batched. Several
+processes take whole chunks in turn, so that their batches are those that one would make. Texts of an example that begin
+alike are run as one row where that saves tokens (`models/forest.py`). A batch that does not fit in memory is halved and
+run again: nothing was added for it yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate as running_sum
 
@@ -28,6 +29,7 @@ from qkprism.models.devices import float64_device
 from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.options import Reading
 from qkprism.progress import Progress
+from qkprism.ranks import Ranks, ranks
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class ModelStream:
     batches: Batches
     layers: Mapping[int, Site]
     passes: Sequence[Pass]
+    ranks: Ranks = field(default_factory=ranks)
 
     @property
     def names(self) -> dict[str, Reading]:
@@ -111,20 +114,39 @@ class ModelStream:
             yield from self._chunks(group, start, progress)
 
     def _chunks(self, group: Pass, start: int, progress: Progress | None) -> Iterator[Chunk]:
-        size = CHUNK.get(self.batches.model.device.type, CHUNK["cpu"])
+        """This process's chunks; where it has none in the last turn, chunks of nothing."""
+        here, size = self.ranks, self._chunk_size(len(group) - start)
         buffers: dict[int, _Gathered] = {}
-        for at in range(start, len(group), size):
-            examples, texts = group.chunk(at, at + size)
-            places = _ChunkPlaces.of(examples)
-            _run_chunk(self.batches, self.layers, examples, places, buffers, progress)
-            for marked in group.marked:
-                part = marked.between(at, at + size)
-                chosen = [place - at for place in marked.place[part]]
-                gathered = _Picked(marked, part, buffers, places, texts[marked.name], chosen)
-                done = at + len(examples) if marked is group.marked[-1] else None
-                yield Chunk(
-                    marked.name, marked.reading, len(marked.cells), gathered.marks(), gathered.vectors, done=done
-                )
+        every_turn = range(start, len(group), size * here.count)
+        for turn in every_turn if here.count == 1 else every_turn or [start]:
+            at, end = turn + here.number * size, min(turn + size * here.count, len(group))
+            n = max(0, min(at + size, end) - at)
+            for marked, picked in self._run(group, slice(at, at + n), buffers, progress):
+                done = end if marked is group.marked[-1] else None
+                marks, vectors = (picked.marks(), picked.vectors) if picked else (None, None)
+                yield Chunk(marked.name, marked.reading, len(marked.cells), marks, vectors, done=done)
+            if progress and here.count > 1:
+                progress(end - turn - n)
+
+    def _chunk_size(self, left: int) -> int:
+        """Examples of a chunk; fewer where there would be no chunk for some process."""
+        size = CHUNK.get(self.batches.model.device.type, CHUNK["cpu"])
+        return max(1, min(size, -(-left // self.ranks.count))) if self.ranks.count > 1 else size
+
+    def _run(
+        self, group: Pass, rows: slice, buffers: dict[int, _Gathered], progress: Progress | None
+    ) -> Iterator[tuple[MarkedContrast, _Picked | None]]:
+        """Run some examples of a pass, and pick the vectors of each of its contrasts; None if there are no examples."""
+        if rows.start >= rows.stop:
+            yield from ((marked, None) for marked in group.marked)
+            return
+        examples, texts = group.chunk(rows.start, rows.stop)
+        places = _ChunkPlaces.of(examples)
+        _run_chunk(self.batches, self.layers, examples, places, buffers, progress)
+        for marked in group.marked:
+            part = marked.between(rows.start, rows.stop)
+            chosen = [place - rows.start for place in marked.place[part]]
+            yield marked, _Picked(marked, part, buffers, places, texts[marked.name], chosen)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ attributions, scores of heads) reads vectors that were kept, over the keys that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from qkprism.capture.batching import RunPart, Visit
 from qkprism.capture.source import CHUNK
 from qkprism.capture.vectors import VectorSource
 from qkprism.models.batches import Batch, collate
@@ -45,13 +47,16 @@ class VectorBatches:
     source: VectorSource
     layers: Sequence[int]
 
-    def run(self, examples: Sequence[EncodedExample], visit: Callable[[AttentionCall, Batch], None]) -> Iterator[Batch]:
-        """Show the calls of every layer, a chunk of examples at a time."""
-        for at in range(0, len(examples), CHUNK["cpu"]):
-            batch = collate(examples[at : at + CHUNK["cpu"]])
-            for layer in self.layers:
-                visit(self._call(layer, batch), batch)
-            yield batch
+    def plan(self, examples: Sequence[EncodedExample]) -> list[RunPart]:
+        """What shows the calls of every layer, a chunk of examples at a time."""
+        size = CHUNK["cpu"]
+        return [partial(self._run, examples[at : at + size]) for at in range(0, len(examples), size)]
+
+    def _run(self, examples: Sequence[EncodedExample], visit: Visit) -> Iterator[Batch]:
+        batch = collate(examples)
+        for layer in self.layers:
+            visit(self._call(layer, batch), batch)
+        yield batch
 
     def _call(self, layer: int, batch: Batch) -> AttentionCall:
         texts = [batch.examples[place].texts[which] for place, which in batch.rows]

@@ -29,6 +29,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, check_heads
 from qkprism.options import READINGS, Reading, checked_seed, choice, finite, show
 from qkprism.progress import Progress
+from qkprism.ranks import ALONE, Ranks
 
 _CHUNK = 1024
 MAX_WEIGHT = 1e30
@@ -598,11 +599,12 @@ def _check_alike(name: str, layers: Mapping[int, Vectors]) -> None:
 
 @dataclass(frozen=True)
 class VectorStream:
-    """The chunks of contrasts whose vectors are known."""
+    """The chunks of contrasts whose vectors are known: every process has all of them."""
 
     source: VectorSource
     wanted: tuple[Wanted, ...]
     seed: int
+    ranks: Ranks = ALONE
 
     @property
     def layers(self) -> Mapping[int, Site]:

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from qkprism.cli.settings import SETTINGS
 from qkprism.options import DTYPES, TOKENS, either
+from qkprism.ranks import failing_together, join, wait
 
 EXIT_CODES = {
     0: "It worked.",
@@ -96,12 +97,18 @@ def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
         from qkprism.memory import hold_free
 
         hold_free()
+        here = join()
         SETTINGS.choose(**{name: given.pop(name) for name in common})
+        if not here.is_first:
+            SETTINGS.hush()
         try:
-            with SETTINGS.held:
+            with SETTINGS.held, failing_together():
                 function(**given)
+            wait()
         except KeyboardInterrupt as stopped:  # here, for some versions of typer have a way of their own
-            typer.echo(f"\nqkprism: stopped. {str(stopped) or _how_to_go_on(given.get('save'))}".rstrip(), err=True)
+            if here.is_first:
+                told = f"\nqkprism: stopped. {str(stopped) or _how_to_go_on(given.get('save'))}"
+                typer.echo(told.rstrip(), err=True)
             raise SystemExit(130) from None
 
     own = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]

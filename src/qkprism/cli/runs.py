@@ -1,4 +1,4 @@
-"""Commands on run folders: runs, runs show, runs verify, runs compare, runs delete."""
+"""Commands on run folders: runs, and runs show, verify, compare, delete, push, pull."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class Runs(PlainGroup):
         return super().parse_args(ctx, args)
 
 
-runs = App(name="runs", help="List runs, check them, compare them, delete them.", cls=Runs, rich_markup_mode=None)
+runs = App(
+    name="runs", help="List runs, check them, compare them, delete them, share them.", cls=Runs, rich_markup_mode=None
+)
 app.add_typer(runs)
 
 
@@ -103,3 +105,27 @@ def delete_run(
         return
     left = delete(run)
     typer.echo(f"Deleted: {run}" + (f"; not ours and still there: {', '.join(left)}" if left else ""))
+
+
+@runs.command(
+    "push", epilog="Examples:  qkprism runs push runs/boxes /shared/boxes   qkprism runs push runs/boxes hf://me/boxes"
+)
+def push_run(
+    run: RunFolder,
+    to: Annotated[str, typer.Argument(help="A new folder, or hf://owner/name on the Hugging Face Hub.")],
+) -> None:
+    """Copy a run or a study to a folder or to the Hub: JSON and safetensors alone, checked, with a card."""
+    from qkprism.sharing import push
+
+    typer.echo(f"Pushed: {push(run, to)}")
+
+
+@runs.command("pull", epilog="Example:  qkprism runs pull /shared/boxes runs/theirs")
+def pull_run(
+    source: Annotated[str, typer.Argument(help="A folder that was pushed to, or hf://owner/name.")],
+    folder: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
+) -> None:
+    """Copy a run or a study from a folder or from the Hub, and check every file of it."""
+    from qkprism.sharing import pull
+
+    typer.echo(f"Pulled: {pull(source, folder)}")

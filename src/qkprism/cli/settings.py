@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,6 +36,11 @@ class Settings:
         progress.speak(quiet=quiet, verbose=verbose)
         if quiet:
             warnings.simplefilter("ignore")
+
+    def hush(self) -> None:
+        """Say nothing at all, as one of several processes of which another speaks."""
+        self.choose(quiet=True)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (until the process ends)
 
 
 SETTINGS = Settings()

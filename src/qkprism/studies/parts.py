@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from qkprism.errors import QKPrismError
 from qkprism.files import is_unused, path_of, remove_left_overs, write_text
 from qkprism.memory import give_back
+from qkprism.ranks import is_first, of_first, wait
 from qkprism.runs import json_value
 
 STUDY = "study.json"
@@ -51,10 +52,11 @@ class Parts:
         `about` is what a reader wants to know of the study beside its parts.
         """
         place = path_of(folder).resolve()
-        check_study(place, kind)
+        of_first(lambda: check_study(place, kind))
         body = {"study": kind, "job": json_value(job), "about": json_value(about or {})}
         write_text(place / STUDY, json.dumps(body, indent=1) + "\n")
         remove_left_overs(place)
+        wait()
         return cls(place, kind, job)
 
     def get(
@@ -71,14 +73,20 @@ class Parts:
         """
         place, stamp = self.folder / name, self.folder / f"{name}.job"
         digest = _digest({**self.job, **(more or {})})
+
+        kept = None
         if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == digest:
             with suppress(QKPrismError):  # a part that was deleted or damaged is computed again
-                return load(place)
-        stamp.unlink(missing_ok=True)
-        compute().save(place)
-        write_text(stamp, digest + "\n")
-        give_back()
-        return load(place)
+                kept = load(place)
+        if not of_first(lambda: kept is not None):
+            if is_first():
+                stamp.unlink(missing_ok=True)
+            compute().save(place)
+            write_text(stamp, digest + "\n")
+            give_back()
+            wait()
+            kept = None
+        return load(place) if kept is None else kept
 
     def get_all(
         self,

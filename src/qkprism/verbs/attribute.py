@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, overload
 
 import torch
@@ -230,17 +230,20 @@ def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, .
     return (note,)
 
 
+_TermsRead = tuple[tuple[str, ...], tuple[Tensor, Tensor, Tensor, Tensor | None]]  # names of terms, and their values
+
+
 @dataclass
 class _TermTally:
-    """Adds up the terms of one layer's heads, once a batch is complete."""
+    """Adds up the terms of one layer's heads."""
 
     site: Site
     splits: Mapping[Head, Split]
     sums: AttributionSums | None = None
-    current: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
     names: tuple[str, ...] = ()
 
-    def visit(self, call: AttentionCall, batch: Batch) -> None:
+    def read(self, call: AttentionCall, batch: Batch) -> _TermsRead:
+        """The terms of a batch."""
         read = read_logits(call, self.site, batch.query)
         moved = batch.to(read.query.device)
         every, orders = [], []
@@ -248,7 +251,7 @@ class _TermTally:
             split = self.splits[head]
             terms = terms_of(split, read.logits, i, read.query[:, i], read.key[:, i], read.scaling)
             every.append(terms)
-            self.names = term_names(split, read.logits)
+            names = term_names(split, read.logits)
             order = _order_spread(split, read.query[:, i], read.key[:, i], read.logits.seen[:, i], read.scaling)
             orders += [] if order is None else [order]
         terms = torch.stack(every, 2)  # term example head token
@@ -260,15 +263,15 @@ class _TermTally:
             variance_shares(terms, chosen).movedim(0, -1).cpu()
             for chosen in (read.logits.seen, marked[:, None].expand_as(read.logits.seen))
         )
-        self.current = gap.cpu(), shares, shares_marked, torch.stack(orders, 1).cpu() if orders else None
+        return names, (gap.cpu(), shares, shares_marked, torch.stack(orders, 1).cpu() if orders else None)
 
-    def keep(self, batch: Batch) -> None:
-        assert self.current is not None
+    def add(self, found: _TermsRead, weight: Tensor) -> None:
+        """Add what was read of a batch."""
+        self.names, values = found
         if self.sums is None:
-            n_heads, n_terms = self.current[0].shape[1:]
+            n_heads, n_terms = values[0].shape[1:]
             self.sums = AttributionSums.zeros(n_heads, n_terms, len(next(iter(self.splits.values())).names))
-        self.sums.add(*self.current, batch.weight)
-        self.current = None
+        self.sums.add(*values, weight)
 
 
 @dataclass
@@ -280,6 +283,7 @@ class AttributionsReader:
     tallies: Mapping[int, _TermTally]
     rope: Frame
     provenance: Mapping[str, Any]
+    current: dict[int, _TermsRead] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -297,11 +301,12 @@ class AttributionsReader:
         return sorted(self.tallies)
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
-        self.tallies[call.layer].visit(call, batch)
+        self.current[call.layer] = self.tallies[call.layer].read(call, batch)
 
     def keep(self, batch: Batch) -> None:
-        for tally in self.tallies.values():
-            tally.keep(batch)
+        for layer, found in self.current.items():
+            self.tallies[layer].add(found, batch.weight)
+        self.current.clear()
 
     def result(self) -> Attributions:
         splits, n = self.splits, len(self.examples)

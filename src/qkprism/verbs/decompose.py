@@ -176,7 +176,7 @@ def _decompose(
     with bar(len(stream), "examples", progress) as tick, kept.stoppable() if kept else nullcontext():
         sums = moments_of(stream, seed=seed, kept=kept, progress=tick)
     if kept:
-        kept.write()
+        kept.write(sums)
     found = {}
     with bar(len(source.heads) * len(recipes), "heads", progress) as tick:
         for name, job in jobs.items():

@@ -276,6 +276,10 @@ class EffectsReader:
     def rope(self) -> Frame:
         return self.plan.rope
 
+    @property
+    def current(self) -> dict[tuple[str, int], Tensor]:
+        return self.probe.current
+
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         self.probe.visit(call, batch)
 

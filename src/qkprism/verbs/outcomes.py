@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -28,6 +29,8 @@ from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import Progress, bar
+from qkprism.ranks import in_turn
+from qkprism.ranks import ranks as this_rank
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.subspaces.conditions import Conditions
@@ -71,11 +74,16 @@ def outcome_effects(
     runner = _Runner(model, aims, conditions, edit, sets, rows, answers, rope, chat, cached, skips)
     names = next(iter(conditions.values())).names
     sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
-    batches = Batches(model, (), rope, batch_size, TOKEN_BUDGET)
+    batches, here = Batches(model, (), rope, batch_size, TOKEN_BUDGET), this_rank()
     with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:
-        for found in batches.each(encoded, lambda batch: runner.measure(batch, tick)):
-            for target, values, weight in found:
-                sums[target].add(values, weight)
+
+        def measure(part: Sequence[EncodedExample]) -> list[list[tuple[str, Tensor, Tensor]]]:
+            return [*batches.each(part, lambda batch: runner.measure(batch, lambda texts: tick(texts * here.count)))]
+
+        for target, values, weight in chain.from_iterable(
+            chain.from_iterable(in_turn(batches.split(encoded), measure))
+        ):
+            sums[target].add(values, weight)
     labels = [_name(edited) for edited in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in edited]).sum(0) for edited in sets])
     notes = [note for condition in conditions.values() for note in condition.notes]

@@ -128,6 +128,10 @@ class ValidationReader:
     def layers(self) -> Sequence[int]:
         return sorted(self.tallies.sites)
 
+    @property
+    def current(self) -> dict[int, _Base]:
+        return self.pairs.current
+
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         self.pairs.visit(call, batch)
 

@@ -1,0 +1,198 @@
+"""Several processes that share one job: `torchrun --nproc-per-node 4 -m qkprism decompose ...`.
+
+Each process (rank) works on items of its own, whole ones in turn, so that every item is done exactly once:
+
+    for made in in_turn(batches, run):      # all ranks get what every rank made, in the order of the items
+        add(made)
+
+What is additive is summed over ranks (`added`). The first rank writes and speaks. Every exchange begins by telling
+whether a rank has failed: then all of them stop, and say why. This is the only place that knows torch.distributed; what
+is exchanged is on the CPU, by gloo, in a group of our own, whatever a model runs on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from qkprism.errors import QKPrismError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+AT_ONCE = 4  # items that a rank does between two exchanges
+GO_ON = "The same command goes on from its last checkpoint, with any number of processes."
+
+
+class RankError(QKPrismError):
+    """What a rank could not do, told to all of them."""
+
+
+class RankLost(RankError):
+    """A rank has ended without a word."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this one is."""
+
+    number: int = 0
+    count: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that writes and speaks."""
+        return self.number == 0
+
+    def mine(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The items of this rank: every `count`-th.
+
+        >>> [Ranks(number, 3).mine(range(4)) for number in range(3)]
+        [range(0, 4, 3), range(1, 4, 3), range(2, 4, 3)]
+        """
+        return items[self.number :: self.count]
+
+
+ALONE = Ranks()
+
+
+def ranks() -> Ranks:
+    """This process among those of its group; alone without one. No torch is imported for it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ALONE
+    return Ranks(distributed.get_rank(), distributed.get_world_size())
+
+
+def is_first() -> bool:
+    """Whether this process writes and speaks."""
+    return ranks().is_first
+
+
+def join() -> Ranks:
+    """Join the processes that torchrun (or accelerate launch) started with this one, if it did."""
+    if int(os.environ.get("WORLD_SIZE") or 1) < 2:
+        return ALONE
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+    signal.signal(signal.SIGTERM, _ended)
+    return ranks()
+
+
+def _ended(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+    """torchrun ends all processes if one of them dies; so does whoever takes a node away."""
+    if is_first():
+        told = "qkprism: stopped: another process of this job has ended, or the job was told to end."
+        os.write(2, f"\n{told} {GO_ON}\n".encode())
+    os._exit(128 + number)
+
+
+_group: list[Any] = []  # of gloo, for the process group that there is
+
+
+def _gloo() -> Any:
+    from torch import distributed
+
+    if not _group or _group[0] is not distributed.group.WORLD:
+        _group[:] = [distributed.group.WORLD, distributed.new_group(backend="gloo")]
+    return _group[1]
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    """Let what gloo says of a rank that is gone be a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = f"Another process of this job has ended, so the others stop. {GO_ON}"
+        raise RankLost(told) from error
+
+
+def exchanged(value: Made, failure: str | None = None) -> list[Made]:
+    """What every rank gives, in their order; where one tells of a failure, all of them raise it."""
+    if ranks().count == 1:
+        return [value]
+    from torch import distributed
+
+    every: list[Any] = [None] * ranks().count
+    with _reaching():
+        distributed.all_gather_object(every, (value, failure), group=_gloo())
+    told: dict[str, list[int]] = {}
+    for number, (_, reason) in enumerate(every):
+        if reason is not None:
+            told.setdefault(reason, []).append(number)
+    if told:
+        raise RankError("\n".join(_by_rank(reason, numbers) for reason, numbers in told.items()))
+    return [value for value, _ in every]
+
+
+def _by_rank(reason: str, numbers: Sequence[int]) -> str:
+    """A failure, with the numbers of the processes that had it if others had not."""
+    if len(numbers) == ranks().count:
+        return reason
+    return f"process{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}: {reason}"
+
+
+@contextmanager
+def failing_together() -> Iterator[None]:
+    """What this rank cannot do in this block is told to the others, which wait for it, and raised in all of them."""
+    try:
+        yield
+    except RankError:
+        raise
+    except QKPrismError as error:
+        exchanged(None, str(error))
+        raise
+
+
+def in_turn(items: Sequence[Item], work: Callable[[Item], Made]) -> Iterator[Made]:
+    """What is made of every item, in their order, on every rank; each rank works on some of them."""
+    here = ranks()
+    at_once = AT_ONCE * here.count if here.count > 1 else 1
+    for start in range(0, len(items), at_once):
+        with failing_together():
+            made = [work(item) for item in here.mine(items[start : start + at_once])]
+        every = exchanged(made)
+        for place in range(min(at_once, len(items) - start)):
+            yield every[place % here.count][place // here.count]
+
+
+def added(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sums over all ranks of tensors by name, which every rank has; on the CPU where there is more than one rank."""
+    if ranks().count == 1:
+        return dict(tensors)
+    import torch
+    from torch import distributed
+
+    total = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    for dtype in sorted({tensor.dtype for tensor in total.values()}, key=str):
+        names = [name for name in total if total[name].dtype == dtype]
+        flat = torch.cat([total[name].flatten() for name in names])
+        with _reaching():
+            distributed.all_reduce(flat, group=_gloo())
+        parts = flat.split([total[name].numel() for name in names])
+        total |= {name: part.view(total[name].shape) for name, part in zip(names, parts, strict=True)}
+    return total
+
+
+def of_first(work: Callable[[], Made]) -> Made:
+    """What the first rank makes, on every rank; the others do not try."""
+    with failing_together():
+        made = work() if is_first() else None
+    return exchanged(made)[0]  # type: ignore[return-value]
+
+
+def wait() -> None:
+    """Until every rank is here."""
+    exchanged(None)

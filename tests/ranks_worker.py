@@ -1,0 +1,97 @@
+"""What several processes do together in `test_ranks.py`: every verb on a tiny model; one process does the same alone.
+
+python ranks_worker.py FAMILY OUT          # or under torchrun
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+import qkprism as qk
+from qkprism.capture import streaming
+from qkprism.contrasts import Contrast
+from qkprism.ranks import is_first, join, ranks
+from test_intervene import HEADS, load
+from test_intervene import contrasts as pair_contrasts
+from test_pipeline import contrast
+from test_validate import pairs
+
+CHUNK = 8
+
+
+def sums_of(features):
+    """All sums behind features by name."""
+    return {
+        f"{layer}/{name}/{field}": tensor
+        for layer, moments in features.layers.items()
+        for name, total in moments.moments.items()
+        for field, tensor in total.tensors().items()
+    }
+
+
+def decomposed(model, contrasts, **options):
+    """Sums, and what follows from them."""
+    features = qk.decompose(model, contrasts, metric="raw", progress=False, **options)
+    bases = {f"{name} {head}": feature.covariance for (name, head), feature in features.items()}
+    return {"sums": sums_of(features), "covariance": bases, "n": [feature.n for feature in features.values()]}
+
+
+def numbers(frame):
+    return torch.tensor(frame.select_dtypes("number").to_numpy(dtype=float))
+
+
+def everything(family):
+    """What every verb finds; all of it tensors or lists."""
+    model = load(family)
+    whole = contrast(30, seed=1)
+    several = {"a": whole, "b": contrast(30, twins=True, seed=2), "part": Contrast("part", tuple(whole[:5]))}
+    features = qk.decompose(model, pair_contrasts(), heads=HEADS, rank=2, progress=False)
+    test = contrast(21, seed=5)
+    options = {"draws": 2, "batch_size": 4, "progress": False}
+    scores = qk.find_heads(model, test, batch_size=4, progress=False)
+    effects = qk.intervene(model, test, features, **options)
+    outcome = qk.intervene(model, test, features, outcome="logits", **options)
+    checked = qk.validate(model, pairs(), features, batch_size=4, progress=False)
+    why = qk.attribute(model, test, features, batch_size=4, progress=False)
+    seen = qk.project(model, test, features, batch_size=4, progress=False)
+    return {
+        "decompose": decomposed(model, several),
+        "few": decomposed(model, Contrast("few", tuple(whole[:2]))),
+        "heads": [str(head) for head in scores.heads],
+        "read": {
+            "scores": numbers(scores.to_frame()),
+            "effects": numbers(effects.to_frame()),
+            "logits": numbers(outcome.to_frame()),
+            "validation": numbers(checked.to_frame()),
+            "attributions": why.values["gap"],
+            **{f"query {head}": values for head, values in seen.query.items()},
+        },
+    }
+
+
+def main(family, out):
+    join()
+    torch.set_num_threads(1)
+    streaming.CHUNK["cpu"] = CHUNK
+    found = everything(family)
+    if ranks().count > 1:
+        every = [None] * ranks().count
+        distributed.all_gather_object(every, repr_of(found))
+        assert len(set(every)) == 1, "the processes found different things"
+    if is_first():
+        torch.save(found, Path(out))
+
+
+def repr_of(found):
+    """All bits of what was found, in one string."""
+    if isinstance(found, torch.Tensor):
+        return found.contiguous().numpy().tobytes().hex()
+    if isinstance(found, dict):
+        return str({name: repr_of(value) for name, value in found.items()})
+    return repr(found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,176 @@
+"""Several processes that share a job find what one finds; one that dies ends it, and any number of them goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkprism import QKPrismError
+from qkprism.ranks import ALONE, Ranks, added, exchanged, failing_together, in_turn, ranks
+from qkprism.runs import read_manifest
+from test_pipeline import contrast
+from tiny import tiny
+from tokenizers_for_tests import byte_level
+
+HERE = Path(__file__).parent
+FLOAT32 = ("fold_product", "flip_product", "shuffle_product")  # sums that are kept in float32
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)]),
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_mine__every_item_is_of_one_rank(count):
+    every = [item for number in range(count) for item in Ranks(number, count).mine(range(5))]
+    assert sorted(every) == [*range(5)]
+
+
+def test_alone__nothing_is_exchanged():
+    assert ranks() == ALONE
+    assert list(in_turn("abc", str.upper)) == ["A", "B", "C"]
+    assert exchanged(3) == [3]
+    tensor = torch.ones(2)
+    assert added({"a": tensor})["a"] is tensor
+    with pytest.raises(QKPrismError, match="my mistake"), failing_together():
+        raise QKPrismError("my mistake")
+
+
+def torchrun(count, *arguments, **options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    return subprocess.Popen(
+        [*command, *map(str, arguments)], env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        **options,
+    )  # fmt: skip
+
+
+def told(process, seconds=240):
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What one process finds, by family."""
+    found = {}
+
+    def of(family):
+        if family not in found:
+            place = tmp_path_factory.mktemp("alone") / "found.pt"
+            subprocess.run([sys.executable, HERE / "ranks_worker.py", family, place], env=ENVIRONMENT, check=True)
+            found[family] = torch.load(place)
+        return found[family]
+
+    return of
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("family", "count"), [("llama", 2), ("llama", 3), ("qwen3", 3)])
+def test_verbs__several_processes_find_what_one_finds(alone, family, count, tmp_path):
+    code, _, err = told(torchrun(count, HERE / "ranks_worker.py", family, tmp_path / "found.pt"))
+    assert code == 0, err
+    one, several = alone(family), torch.load(tmp_path / "found.pt")
+    assert several["heads"] == one["heads"]
+    assert torch.equal(several["read"]["scores"], one["read"]["scores"])  # the same batches, added in the same order
+    for name, value in one["read"].items():  # of features whose sums were added in another order
+        assert torch.allclose(several["read"][name], value, rtol=1e-6, atol=1e-7, equal_nan=True), name
+    for what, whole_chunks in (("decompose", True), ("few", False)):  # two examples are no chunk for each process
+        assert several[what]["n"] == one[what]["n"]
+        for name, total in one[what]["sums"].items():
+            exact = whole_chunks and name.rpartition("/")[2] not in FLOAT32
+            near = 1e-10 if exact else 1e-5
+            assert (several[what]["sums"][name] - total).abs().max() <= near * (1 + total.abs().max()), name
+        for name, covariance in one[what]["covariance"].items():
+            assert torch.allclose(several[what]["covariance"][name], covariance, atol=1e-9 if whole_chunks else 1e-5)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a tiny model and a contrast that takes some chunks."""
+    place = tmp_path_factory.mktemp("ranks")
+    tokenizer = byte_level()
+    tiny("llama", vocab_size=len(tokenizer), max_position_embeddings=256).save_pretrained(place / "little")
+    tokenizer.save_pretrained(place / "little")
+    contrast(600, seed=3).write(place / "boxes.jsonl")
+    return place
+
+
+def decompose(count, place, save, *options, more=()):
+    """The command line in several processes; `more` runs before it, in each of them."""
+    script = place / f"run-{abs(hash(tuple(more)))}.py"
+    script.write_text("\n".join(["import qkprism.cli", *more, "qkprism.cli.main()"]))
+    arguments = ["decompose", place / "boxes.jsonl", "-m", place / "little", "--save", save, "--json", *options]
+    return torchrun(count, script, *arguments, cwd=place)
+
+
+OFTEN = [  # a checkpoint after every chunk of 32 examples
+    "from qkprism.capture import checkpoint, streaming",
+    "streaming.CHUNK['cpu'] = 32",
+    "checkpoint.Checkpoint.__init__.__defaults__",
+    "make = checkpoint.Checkpoint.__init__",
+    "checkpoint.Checkpoint.__init__ = lambda self, *a, **k: (make(self, *a, **k), setattr(self, 'interval', 0.0))[0]",
+]
+SLOWLY = ["import time", "from qkprism.capture import streaming", "run = streaming._run_chunk"]
+SLOWLY += ["streaming._run_chunk = lambda *a: (time.sleep(0.5), run(*a))[1]"]
+
+
+@pytest.mark.processes
+def test_command__first_process_speaks_and_a_dead_one_ends_the_job_which_others_go_on_with(place):
+    code, out, err = told(decompose(2, place, place / "whole", more=OFTEN))
+    assert code == 0, err
+    whole = json.loads(out)  # one document, so one process speaks
+    assert read_manifest(place / "whole")["kind"] == "features"
+    process = decompose(3, place, place / "part", more=OFTEN + SLOWLY)
+    checkpoint = place / ".part.checkpoint" / "manifest.json"
+    deadline = time.monotonic() + 120
+    while not checkpoint.is_file() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
+    died = time.monotonic()
+    code, out, err = told(process)
+    assert time.monotonic() - died < 60
+    assert code != 0
+    assert not out
+    assert "of this job has ended" in err
+    assert "goes on from its last checkpoint, with any number of processes" in err
+    assert 0 < sum(read_manifest(place / ".part.checkpoint")["done"].values()) < 600
+    code, out, err = told(decompose(2, place, place / "part", more=OFTEN))
+    assert code == 0, err
+    assert_near(json.loads(out)["features"], whole["features"])
+    assert not checkpoint.exists()
+
+
+def children(pid):
+    """The processes that torchrun started."""
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def assert_near(first, second):
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert other[name] == (pytest.approx(value, rel=1e-4, abs=1e-5) if isinstance(value, float) else value)
+
+
+@pytest.mark.processes
+def test_command__an_example_that_one_process_cannot_run_is_named_once_with_its_source(place):
+    breaks = ["import os", "import torch", "from qkprism.capture.batching import Batches", "run = Batches._pass"]
+    breaks += ["def fail(self, examples, *a):"]
+    breaks += ["    if any(e.source.endswith(':40') for e in examples): raise torch.OutOfMemoryError('no room')"]
+    breaks += ["    return run(self, examples, *a)", "Batches._pass = fail"]
+    code, out, err = told(decompose(2, place, place / "broken", more=OFTEN + breaks))
+    assert code != 0
+    assert not out
+    lines = [line for line in err.splitlines() if line.startswith("qkprism: ")]
+    assert len(lines) == 1, err
+    assert "boxes.jsonl:40" in lines[0]
+    assert "does not fit in memory" in lines[0]
+    assert "process " in lines[0]
