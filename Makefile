@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo study test test-oldest test-newest test-others test-wheel lint bench clean
+.PHONY: demo study test test-oldest test-newest test-others test-wheel docs lint bench clean
 
 demo: .venv/ready
 	$(BIN)/qkprism demo --save runs/demo
@@ -38,6 +38,12 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in docs/_build: warnings are errors, every link is checked, and nothing is loaded from elsewhere.
+docs: .venv-docs/ready
+	rm -rf docs/_build
+	.venv-docs/bin/sphinx-build -W --keep-going -q -b html docs docs/_build
+	.venv-docs/bin/python docs/check_links.py docs/_build
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/capture.py
@@ -68,5 +74,10 @@ bench: .venv/ready
 	$(PIP) -c constraints.txt build 'setuptools>=77'
 	touch $@
 
+.venv-docs/ready: constraints-docs.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(PIP) -c constraints-docs.txt sphinx furo myst-parser
+	touch $@
+
 clean:
-	rm -rf .venv .venv-oldest .venv-newest .venv-others .venv-wheel build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest .venv-others .venv-wheel .venv-docs docs/_build build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
