@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo study test test-ranks test-oldest test-newest test-others lint bench clean
+.PHONY: demo study test test-ranks test-oldest test-newest test-others test-wheel docs lint bench clean
 
 demo: .venv/ready
 	$(BIN)/qkprism demo --save runs/demo
@@ -31,10 +31,23 @@ test-oldest test-newest: test-%: .venv-%/ready
 test-others: .venv-others/ready
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-others/bin/python -m pytest -n 0 examples
 
+# Wheel and sdist, built, looked into, and the wheel used in a folder outside the repository.
+test-wheel: .venv-wheel/ready
+	rm -rf dist build
+	.venv-wheel/bin/python -m build --no-isolation --outdir dist . > /dev/null
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
+	OMP_NUM_THREADS=1 .venv-wheel/bin/python -I tests/use_wheel.py dist
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in docs/_build: warnings are errors, every link is checked, and nothing is loaded from elsewhere.
+docs: .venv-docs/ready
+	rm -rf docs/_build
+	.venv-docs/bin/sphinx-build -W --keep-going -q -b html docs docs/_build
+	.venv-docs/bin/python docs/check_links.py docs/_build
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/capture.py
@@ -58,5 +71,17 @@ bench: .venv/ready
 	$(PIP) --no-compile $(INSTALL) -e '.[dev]'
 	touch $@
 
+# It sees the libraries of .venv, and not the qkprism that is installed there from src.
+.venv-wheel/ready: constraints.txt .venv/ready
+	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
+	$(BIN)/python -c '$(SITE)' > $$($(@D)/bin/python -c '$(SITE)')/beneath.pth
+	$(PIP) -c constraints.txt build 'setuptools>=77'
+	touch $@
+
+.venv-docs/ready: constraints-docs.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(PIP) -c constraints-docs.txt sphinx furo myst-parser
+	touch $@
+
 clean:
-	rm -rf .venv .venv-oldest .venv-newest .venv-others build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest .venv-others .venv-wheel .venv-docs docs/_build build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

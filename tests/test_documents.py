@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import qkprism as qk
+from api_page import PAGE, page
 from qkprism import Example
 from test_pipeline import WORDS, contrast
 from tiny import one_thread, tiny  # noqa: F401
@@ -63,6 +64,10 @@ def test_public_functions__explain_every_parameter_and_have_an_example(name):
             f"{name} says nothing of {parameter}"
         )
     assert ">>> " in said
+
+
+def test_api_page__is_what_the_docstrings_say():
+    assert PAGE.read_text() == page(), "docs/api.md is stale: run python tests/api_page.py"
 
 
 def test_glossary__is_short_and_its_words_are_used():
