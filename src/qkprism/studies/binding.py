@@ -22,6 +22,7 @@ from qkprism.core.feature import Feature
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
+from qkprism.progress import part
 from qkprism.results.attribution import Attribution, Attributions
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
@@ -80,6 +81,7 @@ SIZES = {
     "paper": BindingSize(1000, 3000, 1000, 1000, 256, 10, 10, entities=(10, 13, 18, 25, 34)),
 }
 MOST_FOR_ENTITIES = 300
+PARTS = 4  # that take their time
 
 
 def study_binding(
@@ -115,17 +117,21 @@ def study_binding(
     numbers, about = replace(numbers, entities=chosen), replace(about, entities=chosen)
     parts = Parts.open(folder, KIND, job, asdict(about))
     work = _BindingWork(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
-    scores = work.scores()
+    with part(1, PARTS, "heads"):
+        scores = work.scores()
     heads, notes = choose_heads(scores)
-    found = work.features(heads)
+    with part(2, PARTS, "features"):
+        found = work.features(heads)
     task = replace(task, contrasts={}, extra={})  # they have done their part
     work = replace(work, task=task)
     features = found["ours"]
     method, why = split_method(features)
     about = replace(about, notes=(*notes, *why, *few_twins(found["three mechanisms"]), *dropped))
     Parts.open(folder, KIND, job, asdict(about))
-    outcome = work.outcome(features)  # needs most memory, so before there are projections
-    tests = work.tests(found, method)
+    with part(3, PARTS, "the answer, edited"):  # needs most memory, so before there are projections
+        outcome = work.outcome(features)
+    with part(4, PARTS, "attention, edited and split"):
+        tests = work.tests(found, method)
     return BindingStudy(
         about=about,
         scores=scores,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from qkprism.contrasts import Contrast
 from qkprism.heads import Head
 from qkprism.models.model import Model
+from qkprism.progress import part
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.projections import Projections
@@ -169,13 +170,15 @@ def study_filter(
     about = FilterQuestion.of(model, tasks, phrasing, size, seed)
     parts = Parts.open(folder, KIND, job, asdict(about))
     common: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
-    scores = _scores(parts, model, tasks[SEARCHED], common)
+    with part(1, 1 + len(tasks), "heads"):
+        scores = _scores(parts, model, tasks[SEARCHED], common)
     heads, notes = choose_heads(scores)
     about = replace(about, notes=notes + shared_keys(model, heads))
     Parts.open(folder, KIND, job, asdict(about))
-    scopes = {  # a task that has been run is not kept
-        name: _scope(parts, model, name, tasks.pop(name), heads, numbers, seed, common) for name in [*tasks]
-    }
+    scopes = {}
+    for number, name in enumerate([*tasks], start=2):
+        with part(number, 1 + len(SETS), f"{name} categories"):  # a task that has been run is not kept
+            scopes[name] = _scope(parts, model, name, tasks.pop(name), heads, numbers, seed, common)
     return FilterStudy(about, scores, scopes)
 
 

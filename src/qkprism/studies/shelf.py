@@ -26,6 +26,7 @@ from qkprism.core.feature import Feature
 from qkprism.heads import Head, all_heads
 from qkprism.models.model import Model
 from qkprism.options import checked_seed, whole_number
+from qkprism.progress import part
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
@@ -83,8 +84,9 @@ def run_shelf(
     job = job_of(model, {"n": n, "best": BEST}, {}, seed=seed)
     parts = Parts.open(folder, KIND, job, {"model": model.name, "contrasts": names, "n": n, "seed": seed})
     rows, accuracy, q = [], [], []
-    for name in names:
-        row, scores = _run_one(model, parts, _draw(model, name, n, seed), progress)
+    for number, name in enumerate(names, start=1):
+        with part(number, len(names), name):
+            row, scores = _run_one(model, parts, _draw(model, name, n, seed), progress)
         rows.append(row)
         accuracy.append(scores.values["accuracy"])
         q.append(scores.q)

@@ -115,7 +115,7 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
     scored = ScoresReader.of(model, alone, heads, first.group)
     batches = _Watched(model, sorted(source.layers), task.frame)
     batches.reader = scored
-    with bar(len(stream), f"{task.name} examples", progress) as tick:
+    with bar(len(stream), "examples", progress) as tick:
         found = moments_of(replace(stream, batches=batches), seed=seed, progress=tick)
     batches.keep()
     sums = {name: found[stream_name(one)] for name, one in wanted.items()}
@@ -206,7 +206,7 @@ def second_pass(
     pairs = {name: task.counterfactuals(factor)[:n_pairs] for name, factor in factors_of(task).items()}
     truth = validation_reader(model, pairs, features, methods=(method,)) if pairs else None
     readers: list[Reader] = [search, test, scored, *([truth] if truth else [])]
-    read_together(model, readers, unit=f"{task.name} tests", progress=progress)
+    read_together(model, readers, unit="tests", progress=progress)
     return Proof(
         search.result(), test.result(), scored.result(_about(model, task, "test")), truth.result() if truth else None
     )
