@@ -183,3 +183,13 @@ def test_encoded_vectors__keep_sides_labels_and_weights():
     assert (first.text.positive, first.text.negative, first.weight) == ((0,), (1, 2), 4.0)
     assert first.text.keys[0].labels == {"label": 3}
     assert stream_name(("z", "plain")) == "z/plain"
+
+
+def test_vectors__groups_do_not_depend_on_the_pieces_in_which_vectors_are_read(monkeypatch):
+    drawn = torch.randn(3, 60, 4, generator=torch.Generator().manual_seed(0)).repeat(1, 2, 1)
+    vectors = qk.Vectors(*drawn, group=[*range(120)])
+    whole = vectors.grouping().group
+    assert whole[:60] == whole[60:], "the same vectors are one group"
+    assert len(set(whole)) == 60
+    monkeypatch.setattr("qkprism.capture.vectors._CHUNK", 7)
+    assert vectors.grouping().group == whole
