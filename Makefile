@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo study test test-ranks test-oldest test-newest test-others test-wheel docs lint bench clean
+.PHONY: demo study test test-ranks test-oldest test-newest test-others test-wheel docs lint bench clean test-kills
 
 demo: .venv/ready
 	$(BIN)/qkprism demo --save runs/demo
@@ -23,6 +23,10 @@ test: .venv/ready
 # Several processes that share a job; each is given one thread.
 test-ranks: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m processes tests/test_ranks.py
+
+# Commands that are killed; before a release: make test-kills QKPRISM_KILLS=20
+test-kills: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m processes tests/test_kills.py
 
 test-oldest test-newest: test-%: .venv-%/ready
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(TWO) -rs $(VERSIONED)

@@ -1,6 +1,6 @@
 """What several processes do together in `test_ranks.py`: every verb on a tiny model; one process does the same alone.
 
-python ranks_worker.py FAMILY OUT          # or under torchrun
+python ranks_worker.py FAMILY FEATURES OUT          # or under torchrun, with the features that one process found
 """
 
 import sys
@@ -42,12 +42,14 @@ def numbers(frame):
     return torch.tensor(frame.select_dtypes("number").to_numpy(dtype=float))
 
 
-def everything(family):
+def everything(family, place):
     """What every verb finds; all of it tensors or lists."""
     model = load(family)
     whole = contrast(30, seed=1)
     several = {"a": whole, "b": contrast(30, twins=True, seed=2), "part": Contrast("part", tuple(whole[:5]))}
-    features = qk.decompose(model, pair_contrasts(), heads=HEADS, rank=2, progress=False)
+    if not Path(place).is_dir():
+        qk.decompose(model, pair_contrasts(), heads=HEADS, rank=2, progress=False).save(place)
+    features = qk.Features.load(place)
     test = contrast(21, seed=5)
     options = {"draws": 2, "batch_size": 4, "progress": False}
     scores = qk.find_heads(model, test, batch_size=4, progress=False)
@@ -71,11 +73,11 @@ def everything(family):
     }
 
 
-def main(family, out):
+def main(family, place, out):
     join()
     torch.set_num_threads(1)
     streaming.CHUNK["cpu"] = CHUNK
-    found = everything(family)
+    found = everything(family, place)
     if ranks().count > 1:
         every = [None] * ranks().count
         distributed.all_gather_object(every, repr_of(found))

@@ -128,3 +128,17 @@ def test_checkpoint__of_other_passes_is_refused(model, contrasts, tmp_path, monk
         qk.decompose(model, contrasts, **options)
     with pytest.raises(QKPrismError, match="checkpoint of another job"):
         qk.decompose(model, contrasts, **options)
+
+
+def test_checkpoint__a_damaged_one_says_which_folder_to_delete(model, contrasts, tmp_path):
+    options = {"metric": "raw", "progress": False, "checkpoint": tmp_path / "part"}
+    qk.decompose(model, contrasts, **options)
+    for file in ("manifest.json", next((tmp_path / "part").glob("*.safetensors")).name):
+        place, body = tmp_path / "part" / file, (tmp_path / "part" / file).read_bytes()
+        place.write_bytes(body[:-9])
+        with pytest.raises(QKPrismError) as error:
+            qk.decompose(model, contrasts, **options)
+        assert "is damaged" in str(error.value)
+        assert str(error.value).endswith(f"Delete the folder {tmp_path / 'part'}; the command begins anew.")
+        assert "Make the run again" not in str(error.value)
+        place.write_bytes(body)

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from qkprism.contrasts import Contrast, Example, Span, Text, Written
+from qkprism.contrasts import examples as examples_module
 from qkprism.errors import QKPrismError
 
 BOXES = "The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]"
@@ -559,3 +560,54 @@ def test_labels__do_not_depend_on_what_was_labelled_before() -> None:
     assert [type(name) for name in Span(0, 1, {Name.X: Name.X, "only here": 1}).labels] == [str, str]
     assert [type(value) for value in Span(0, 1, {"x": Name.X, "only there": 1}).labels.values()] == [str, int]
     assert digest({Name.X: 1.0}) == digest({"x": 1.0})
+
+
+def test_read__a_large_file_is_read_again_when_examples_are_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "boxes.jsonl"
+    lines = [
+        f'{{"text": "é in Box [-O], in Box [+{letter}]. In [?Box]", "weight": {i + 1}}}'
+        for i, letter in enumerate("XYZ")
+    ]
+    path.write_text("\n".join(["\ufeff" + '{"contrast": "mine"}', "", *lines]), encoding="utf-8")
+    small = Contrast.read(path)
+    monkeypatch.setattr(examples_module, "LARGE", 0)
+    large = Contrast.read(path)
+    assert isinstance(large.examples, Written)
+    assert tuple(large) == tuple(small)
+    assert (large.name, large.digest) == (small.name, small.digest)
+    assert [example.source for example in large[1:]] == [f"{path}:4", f"{path}:5"]
+    path.write_text(path.read_text() + "\n" + lines[0])
+    with pytest.raises(QKPrismError, match=r"boxes\.jsonl has changed since it was read"):
+        large[0]
+    path.write_text("\n".join([*lines, "{"]))
+    with pytest.raises(QKPrismError, match=r"boxes\.jsonl:4: broken JSON"):  # all of it is checked at once
+        Contrast.read(path)
+
+
+def test_stream__holds_places_alone_and_removes_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made = []
+
+    def examples():
+        for i in range(5):
+            made.append(i)
+            yield Example.parse(f"in Box [-O], in Box [+{'UVXYZ'[i]}]. In [?Box]", weight=i + 1.0)
+
+    streamed = Contrast.stream("mine", examples())
+    assert made == [*range(5)]
+    assert tuple(streamed) == tuple(Contrast("mine", tuple(examples())))
+    assert streamed[3].source == "mine:4"
+    assert len([*tmp_path.iterdir()]) == 1
+    part = streamed[2:]
+    del streamed
+    gc.collect()
+    assert len(part) == 3
+    assert part[0].weight == 3
+    del part
+    gc.collect()
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(QKPrismError, match="made of examples"):
+        Contrast.stream("mine", ["in Box [+O]"])
+    with pytest.raises(QKPrismError, match="no examples"):
+        Contrast.stream("mine", [])
+    assert not [*tmp_path.iterdir()]

@@ -63,30 +63,32 @@ def alone(tmp_path_factory):
 
     def of(family):
         if family not in found:
-            place = tmp_path_factory.mktemp("alone") / "found.pt"
-            subprocess.run([sys.executable, HERE / "ranks_worker.py", family, place], env=ENVIRONMENT, check=True)
-            found[family] = torch.load(place)
+            place = tmp_path_factory.mktemp("alone")
+            command = [sys.executable, HERE / "ranks_worker.py", family, place / "features", place / "found.pt"]
+            subprocess.run(command, env=ENVIRONMENT, check=True)
+            found[family] = place / "features", torch.load(place / "found.pt")
         return found[family]
 
     return of
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("family", "count"), [("llama", 2), ("llama", 3), ("qwen3", 3)])
+@pytest.mark.parametrize(("family", "count"), [("llama", 3), ("qwen3", 2)])
 def test_verbs__several_processes_find_what_one_finds(alone, family, count, tmp_path):
-    code, _, err = told(torchrun(count, HERE / "ranks_worker.py", family, tmp_path / "found.pt"))
+    features, one = alone(family)
+    code, _, err = told(torchrun(count, HERE / "ranks_worker.py", family, features, tmp_path / "found.pt"))
     assert code == 0, err
-    one, several = alone(family), torch.load(tmp_path / "found.pt")
+    several = torch.load(tmp_path / "found.pt")
     assert several["heads"] == one["heads"]
-    assert torch.equal(several["read"]["scores"], one["read"]["scores"])  # the same batches, added in the same order
-    for name, value in one["read"].items():  # of features whose sums were added in another order
-        assert torch.allclose(several["read"][name], value, rtol=1e-6, atol=1e-7, equal_nan=True), name
+    for name, value in one["read"].items():  # the same batches, added in the same order: the same bits
+        assert torch.equal(several["read"][name].nan_to_num(), value.nan_to_num()), name
     for what, whole_chunks in (("decompose", True), ("few", False)):  # two examples are no chunk for each process
         assert several[what]["n"] == one[what]["n"]
         for name, total in one[what]["sums"].items():
             exact = whole_chunks and name.rpartition("/")[2] not in FLOAT32
             near = 1e-10 if exact else 1e-5
-            assert (several[what]["sums"][name] - total).abs().max() <= near * (1 + total.abs().max()), name
+            size = float(total.abs().amax()) if total.numel() else 0.0
+            assert torch.allclose(several[what]["sums"][name], total, rtol=0, atol=near * (1 + size)), name
         for name, covariance in one[what]["covariance"].items():
             assert torch.allclose(several[what]["covariance"][name], covariance, atol=1e-9 if whole_chunks else 1e-5)
 

@@ -7,6 +7,7 @@ processes that share a job the first one writes, and the others write nothing.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -78,7 +79,8 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise QKPrismError(f"{place} cannot be written: {error.strerror or error}. Choose another place.") from error
+        what = "Free some space, and give the same command" if error.errno == errno.ENOSPC else "Choose another place"
+        raise QKPrismError(f"{place} cannot be written: {error.strerror or error}. {what}.") from error
 
 
 @contextmanager

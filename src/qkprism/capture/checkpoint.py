@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,24 @@ from qkprism.stopping import Stopped, saving
 
 KIND = "checkpoint"
 _FILE = "moments"
+
+
+def check_checkpoint(folder: str | os.PathLike[str]) -> None:
+    """Refuse a place for a checkpoint where something else is, or a damaged one."""
+    with _said_of_checkpoint(folder):
+        check_place(folder, KIND)
+
+
+@contextmanager
+def _said_of_checkpoint(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Of a damaged checkpoint, what to do."""
+    try:
+        yield
+    except QKPrismError as error:
+        told = str(error)
+        if "is damaged" in told:
+            told = f"{told.removesuffix(' Make the run again.')} Delete the folder {folder}; the command begins anew."
+        raise QKPrismError(told) from error
 
 
 @dataclass
@@ -50,10 +69,11 @@ class Checkpoint:
         self.done = of_first(lambda: self._read(stream))
 
     def _read(self, stream: Stream) -> dict[str, int]:
-        check_place(self.folder, KIND)
+        check_checkpoint(self.folder)
         if not (self.folder / MANIFEST).exists():
             return {}
-        manifest, files = read_run(self.folder, KIND)
+        with _said_of_checkpoint(self.folder):
+            manifest, files = read_run(self.folder, KIND)
         if manifest["job"] != self.digest:
             raise QKPrismError(
                 f"{self.folder} is the checkpoint of another job (other model, contrasts, heads or options). "

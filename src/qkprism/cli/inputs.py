@@ -45,7 +45,7 @@ class TextOptions:
     def fit(self, names: Sequence[str], part: TaskPart, model: str, limit: int | None) -> list[Resolved]:
         """The contrasts of these names, whose marks are known to fit the model's tokens before the model is loaded."""
         from qkprism.contrasts.sources import resolve
-        from qkprism.models.encoding import encode
+        from qkprism.models.encoding import Encoder
         from qkprism.models.loading import load_tokenizer
 
         tokenizer, causal = load_tokenizer(model)
@@ -54,7 +54,8 @@ class TextOptions:
             say(f"Note: {note}")
         if tokenizer is not None and causal:
             for one in found:
-                encode(tokenizer, one.contrast, self.encoding(one.chat))
+                for _ in Encoder.of(tokenizer, self.encoding(one.chat)).encode(enumerate(one.contrast)):
+                    pass  # each is checked, and none is kept
         return found
 
 

@@ -18,6 +18,9 @@ import html
 import json
 import os
 import re
+import tempfile
+import weakref
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,9 +41,10 @@ from qkprism.contrasts.markup import (
 )
 from qkprism.contrasts.tables import TABLES, table_rows
 from qkprism.errors import QKPrismError
-from qkprism.files import path_of, whole_file
+from qkprism.files import path_of, whole_file, writing
 from qkprism.options import as_float, show
 
+LARGE = 2**25  # bytes of a file whose examples are not kept in memory
 _TEXT_FIELDS = ("text", "query", "positive", "negative")
 _LINE_FIELDS = (*_TEXT_FIELDS, "twin", "weight", "group", "labels")
 _SPAN_FIELDS = ("span", "tokens", "labels", "target")
@@ -136,7 +140,7 @@ class Example:
 class Written(Sequence[Example]):
     """Examples that are made of something smaller each time they are asked for, and not kept: `write(sources[i])`."""
 
-    sources: tuple[Any, ...]
+    sources: Sequence[Any]
     write: Callable[[Any], Example]
 
     def __len__(self) -> int:
@@ -199,10 +203,32 @@ class Contrast:
         return cls(name, tuple(examples), description)
 
     @classmethod
+    def stream(cls, name: str, examples: Iterable[Example], description: str = "") -> Contrast:
+        """A contrast of more examples than memory holds, as a generator makes them: they go to a temporary file.
+
+        >>> Contrast.stream("boxes", (Example.parse(f"in Box [-O], in Box [+{z}]. In [?Box]") for z in "XYZ"))
+        Contrast('boxes', 3 examples)
+        """
+        check_name(name)
+        file = tempfile.NamedTemporaryFile(prefix="qkprism-", suffix=".jsonl", delete=False)  # noqa: SIM115
+        place = Path(file.name)
+        try:
+            with writing(place), file:
+                file.writelines(f"{_line(example)}\n".encode() for example in examples)
+            written = _examples_at(place, name, _places(place))
+            found = cls(name, written, description)
+        except BaseException:
+            place.unlink()
+            raise
+        weakref.finalize(written.write.__self__, place.unlink, missing_ok=True)  # type: ignore[attr-defined]
+        return found
+
+    @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Contrast:
         """Read JSON lines, or a table: .csv, .tsv, .parquet with the fields of a line as columns.
 
-        Without a metadata line the name is the file's stem.
+        Without a metadata line the name is the file's stem. The examples of a large file are checked once, and read
+        again each time they are asked for: memory holds 16 bytes of each.
         """
         place = path_of(path)
         return _read_table(place) if place.suffix.lower() in TABLES else _read(place)
@@ -265,10 +291,13 @@ class Contrast:
 def _examples(given: Any) -> tuple[Example, ...]:
     """Examples as a tuple, after it is clear that they are examples."""
     examples = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
-    for example in examples:
-        if not isinstance(example, Example):
-            raise QKPrismError(f"a contrast is made of examples, such as Example.parse(text), not {show(example)}")
-    return examples
+    return tuple(map(_checked_example, examples))
+
+
+def _checked_example(example: Any) -> Example:
+    if not isinstance(example, Example):
+        raise QKPrismError(f"a contrast is made of examples, such as Example.parse(text), not {show(example)}")
+    return example
 
 
 # JSON lines: reading
@@ -277,31 +306,105 @@ def _examples(given: Any) -> tuple[Example, ...]:
 def _read(path: Path) -> Contrast:
     metadata: dict[str, Any] = {}
     examples: list[Example] = []
-    for number, line in _lines(path):
+    places, large = _LinePlaces(), _is_large(path)
+    for number, start, line in _lines(path):
         source = f"{path}:{number}"
         with located(source):
             record = _load(line, first=number == 1)
             if "text" not in record and not set(record).isdisjoint(_METADATA_FIELDS):
-                metadata = _metadata(record, first=not metadata and not examples)
+                metadata = _metadata(record, first=not metadata and not examples and not places)
+            elif (example := _example(record, source)) and large:
+                places.add(number, start)
             else:
-                examples.append(_example(record, source))
+                examples.append(example)
     with located(f"{path}:1"):
-        if not examples:
+        if not examples and not places:
             raise QKPrismError('the file has no examples; write one a line, such as {"text": "... [-O] ... [+Z] ..."}')
         name, description = _typed(metadata, "contrast", path.stem), _typed(metadata, "description", "")
-        return Contrast(name, tuple(examples), description)
+        return Contrast(name, _examples_at(path, str(path), places) if large else tuple(examples), description)
+
+
+@dataclass(frozen=True)
+class _LinePlaces(Sequence[tuple[int, int]]):
+    """Where the examples of a file are: the number and the first byte of each one's line."""
+
+    numbers: array[int] = field(default_factory=lambda: array("Q"))
+    starts: array[int] = field(default_factory=lambda: array("Q"))
+
+    def add(self, number: int, start: int) -> None:
+        self.numbers.append(number)
+        self.starts.append(start)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[int, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> _LinePlaces: ...
+    def __getitem__(self, index: int | slice) -> tuple[int, int] | _LinePlaces:
+        if isinstance(index, slice):
+            return _LinePlaces(self.numbers[index], self.starts[index])
+        return self.numbers[index], self.starts[index]
+
+
+@dataclass(frozen=True)
+class _LineReader:
+    """Reads single lines of a file, if it is still the one that was checked."""
+
+    path: Path
+    name: str  # in the sources of its examples
+    state: tuple[int, int]
+
+    def read(self, place: tuple[int, int]) -> Example:
+        number, start = place
+        try:
+            with self.path.open("rb") as file:
+                if _state(os.fstat(file.fileno())) != self.state:
+                    raise QKPrismError(f"{self.path} has changed since it was read. Start again.")
+                file.seek(start)
+                line = file.readline()
+        except OSError as error:
+            raise QKPrismError(f"{self.path} cannot be read: {error.strerror}") from error
+        source = f"{self.name}:{number}"
+        with located(source):
+            return _example(_load(line, first=number == 1), source)
+
+
+def _is_large(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > LARGE
+
+
+def _state(seen: os.stat_result) -> tuple[int, int]:
+    return seen.st_size, seen.st_mtime_ns
+
+
+def _places(path: Path) -> _LinePlaces:
+    """All lines of a file that was written here."""
+    found = _LinePlaces()
+    for number, start, _ in _lines(path):
+        found.add(number, start)
+    return found
+
+
+def _examples_at(path: Path, name: str, places: _LinePlaces) -> Written:
+    return Written(places, _LineReader(path, name, _state(path.stat())).read)
 
 
 def _read_table(path: Path) -> Contrast:
     """A table has a row an example; cells of spans and labels are JSON."""
-    examples = []
+    with located(str(path)):
+        check_name(path.stem)
+    examples = _table_examples(path)
+    return Contrast.stream(path.stem, examples) if _is_large(path) else Contrast(path.stem, tuple(examples))
+
+
+def _table_examples(path: Path) -> Iterator[Example]:
     for number, cells in table_rows(path):
         with located(f"{path}:{number}"):
             _check_fields(cells, _LINE_FIELDS)
             record = {name: _cell(name, cell) for name, cell in cells.items()}
-            examples.append(_example(record, f"{path}:{number}"))
-    with located(str(path)):
-        return Contrast(path.stem, tuple(examples))
+            yield _example(record, f"{path}:{number}")
 
 
 def _cell(name: str, cell: Any) -> Any:
@@ -317,11 +420,15 @@ def _cell(name: str, cell: Any) -> Any:
         raise QKPrismError(f"{name} is JSON such as [39, 40], or 39:40, not {show(cell)}") from error
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of every line that is not blank."""
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Number, first byte and bytes of every line that is not blank."""
+    start = 0
     try:
         with path.open("rb") as file:
-            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, start, line
+                start += len(line)
     except OSError as error:
         raise QKPrismError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -428,8 +535,11 @@ def json_lines(contrast: Contrast) -> Iterator[str]:
     """The lines of a contrast's file: the metadata, then an example a line."""
     description = {"description": contrast.description} if contrast.description else {}
     yield _dump({"contrast": contrast.name, **description})
-    for example in contrast.examples:
-        yield _dump(_example_record(example, _text_record))
+    yield from map(_line, contrast.examples)
+
+
+def _line(example: Example) -> str:
+    return _dump(_example_record(_checked_example(example), _text_record))
 
 
 def _example_record(example: Example, write: Callable[[Text], dict[str, Any]]) -> dict[str, Any]:

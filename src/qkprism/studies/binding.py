@@ -210,9 +210,10 @@ class _BindingWork:
         def compute() -> dict[str, Features]:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Only .* effective examples")  # a note of the study says so
-                return decompose(self.model, contrasts, recipes=RECIPES, **options)
+                return decompose(self.model, contrasts, recipes=RECIPES, checkpoint=kept, **options)
 
-        return self.parts.get_all({recipe: folder_of(recipe) for recipe in RECIPES}, compute, Features.load)
+        with self.parts.keeping("features") as kept:
+            return self.parts.get_all({recipe: folder_of(recipe) for recipe in RECIPES}, compute, Features.load)
 
     def tests(self, recipes: Mapping[str, Features], method: str | None) -> dict[str, Any]:
         """All that is read of the test prompts as they are, from one pass if any of it is missing.

@@ -239,19 +239,13 @@ def _scope(
     common: dict[str, Any],
 ) -> Scope:
     """All parts of one set of categories."""
-    features = parts.get(
-        f"features-{name}",
-        lambda: decompose(
-            model,
-            {**task.extra, **task.contrasts},
-            heads=heads,
-            metric="raw",
-            encoding=task.encoding,
-            seed=seed,
-            **common,
-        ),
-        Features.load,
-    )
+    choices: dict[str, Any] = {"heads": heads, "metric": "raw", "encoding": task.encoding, "seed": seed, **common}
+    with parts.keeping(f"features-{name}") as kept:
+        features = parts.get(
+            f"features-{name}",
+            lambda: decompose(model, {**task.extra, **task.contrasts}, checkpoint=kept, **choices),
+            Features.load,
+        )
     seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}
 
     def vectors(part: str) -> Projections:

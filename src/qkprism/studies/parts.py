@@ -1,7 +1,7 @@
 """A study's folder: every part of it is a run of its own, and parts that are there are not computed again.
 
 Beside each part stands a stamp that says which job it is of (model, prompts, options, versions); it is written after
-the part, so a part that was cut off is computed again.
+the part, so a part that was cut off is computed again, from the sums that it had kept if it keeps some.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from qkprism.errors import QKPrismError
 from qkprism.files import is_unused, path_of, remove_left_overs, write_text
 from qkprism.memory import give_back
 from qkprism.ranks import is_first, of_first, wait
-from qkprism.runs import json_value
+from qkprism.runs import json_value, remove_run
 
 STUDY = "study.json"
 
@@ -87,6 +87,17 @@ class Parts:
             wait()
             kept = None
         return load(place) if kept is None else kept
+
+    @contextmanager
+    def keeping(self, name: str) -> Iterator[Path]:
+        """Where a part keeps its sums until the block ends, so that it goes on if it is killed; not those of others."""
+        place = self.folder / f"{name}.{_digest(self.job)[:12]}.checkpoint"
+        for former in self.folder.glob(f"{name}.*.checkpoint"):
+            if former != place:
+                remove_run(former)
+        yield place
+        if place.is_dir():
+            remove_run(place)
 
     def get_all(
         self,

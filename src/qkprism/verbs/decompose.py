@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, overload
 
-from qkprism.capture.checkpoint import KIND as CHECKPOINT
-from qkprism.capture.checkpoint import Checkpoint
+from qkprism.capture.checkpoint import Checkpoint, check_checkpoint
 from qkprism.capture.model_source import ModelSource
 from qkprism.capture.sites import Site
 from qkprism.capture.source import Known, Source, Wanted, moments_of, provenance_of, stream_name
@@ -28,7 +27,6 @@ from qkprism.options import READINGS, Center, Preset, Rank, Reading, by_name, ch
 from qkprism.progress import bar
 from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
-from qkprism.runs import check_place
 from qkprism.verbs.inputs import Contrasts, Heads, heads_of, named_contrasts
 from qkprism.verbs.recipes import Recipe
 
@@ -154,7 +152,7 @@ def _decompose(
 ) -> dict[str, Features]:
     """The features of every recipe, from one stream."""
     if checkpoint is not None:
-        check_place(checkpoint, CHECKPOINT)
+        check_checkpoint(checkpoint)
     if not by_name(recipes, "recipes") or not all(isinstance(recipe, Recipe) for recipe in recipes.values()):
         raise QKPrismError("Give at least one recipe by its name: {'ours': Recipe()}.")
     if checkpoint is not None and not isinstance(source, ModelSource):
