@@ -323,15 +323,15 @@ def test_browser__a_person_asks_why_clicks_a_token_and_a_head_and_goes_back(watc
     page.wait_for_selector(f".head-row.chosen[data-head='{name}']")
     page.wait_for_function("name => document.getElementById('row-title').textContent.startsWith(name)", arg=name)
     assert state_of(page)["head"] == name
-    said = page.locator(".computed").text_content()
+    said = page.locator(".why .computed").text_content()
     assert said.startswith(f"{name} attends from")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_function("name => !document.getElementById('row-title').textContent.startsWith(name)", arg=name)
     page.go_back()
-    page.wait_for_function("said => document.querySelector('.computed').textContent === said", arg=said)
+    page.wait_for_function("said => document.querySelector('.why .computed').textContent === said", arg=said)
     page.reload()
-    page.wait_for_function("said => document.querySelector('.computed')?.textContent === said", arg=said)
+    page.wait_for_function("said => document.querySelector('.why .computed')?.textContent === said", arg=said)
     assert page.input_value("#prompt") == WORDS
 
 
@@ -372,10 +372,10 @@ def test_browser__a_mailed_page_is_the_same_view_and_asks_nothing_of_anybody(wat
     page.goto(why.save(tmp_path / "why.html").as_uri())
     page.wait_for_selector(".key-row")
     assert page.locator(".token").count() == len(why.tokens)
-    assert page.locator(".computed").text_content() == why.edges[0].sentence
+    assert page.locator(".why .computed").text_content() == why.edges[0].sentence
     page.locator(".head-row").nth(1).click()
     page.wait_for_function(
-        "said => document.querySelector('.computed').textContent === said", arg=why.edges[1].sentence
+        "said => document.querySelector('.why .computed').textContent === said", arg=why.edges[1].sentence
     )
     assert state_of(page)["head"] == str(second.head)
     assert page.locator("main img").count() == 0

@@ -191,6 +191,9 @@ FLOORS = [
     ],
     [
         "explorer.worker",
+        "explorer.sets",
+        "explorer.what_if",
+        "explorer.what_if_answer",
         "explorer.desk",
         "explorer.guard",
         "explorer.app",

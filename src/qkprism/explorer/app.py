@@ -18,8 +18,10 @@ from qkprism.explorer.answers import dumps
 from qkprism.explorer.assets import asset, asset_names, kind_of
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.guard import Guard
+from qkprism.explorer.what_if import Wish
 from qkprism.explorer.worker import Worker
-from qkprism.options import show
+from qkprism.heads import Head
+from qkprism.options import names_in, show
 
 LARGEST = 256_000  # bytes of a question
 GONE = 499  # nobody reads it
@@ -47,6 +49,8 @@ def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard
         Route("/api/row", asked(lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key"))),
               methods=["POST"]),
         Route("/api/heads", asked(lambda _: desk.heads()), methods=["POST"]),
+        Route("/api/edits", asked(lambda q: desk.edits(_string(q, "head"))), methods=["POST"]),
+        Route("/api/whatif", asked(lambda q: _what_if(desk, q)), methods=["POST"]),
         Route("/api/head", asked(lambda q: desk.head(_string(q, "head"))), methods=["POST"]),
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
@@ -125,6 +129,20 @@ async def _question(request: Request) -> Mapping[str, Any]:
     if not isinstance(question, dict):
         raise QKPrismError(f"The question is a JSON object, not {show(question)}.")
     return question
+
+
+def _what_if(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
+    """A question for an edit, read and answered."""
+    query, original, target = (_place(q, name) for name in ("query", "key", "target"))
+    if query is None or original is None or target is None:
+        raise QKPrismError("An edit needs a query, a key and a target: numbers of tokens.")
+    wish = Wish(Head.parse(_string(q, "head")), query, original, target, q.get("kind", "swap"), q.get("amount", 1.0))
+    part, run = (None if q.get(name) is None else _string(q, name) for name in ("part", "run"))
+    if (part is None) == (run is None):
+        raise QKPrismError("Give a part, or a run with its features.")
+    features = names_in(q.get("features", []), "features")
+    together = q.get("together") is True
+    return desk.what_if(_string(q, "text"), wish, part=part, run=run, features=features, together=together)
 
 
 def _text_and_query(question: Mapping[str, Any]) -> tuple[str, int | None]:

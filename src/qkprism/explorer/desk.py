@@ -4,24 +4,46 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
 from qkprism.atlas.atlas import Atlas
-from qkprism.atlas.explain import atlas_for, cached_atlas, explain
-from qkprism.atlas.explanation import Explanation
+from qkprism.atlas.explain import atlas_for, cached_atlas, explain, shown
+from qkprism.atlas.explanation import REST, Explanation
 from qkprism.contrasts import Text
+from qkprism.core.row_split import PARTS
 from qkprism.errors import QKPrismError
-from qkprism.explorer.answers import FORMAT, PALETTE, explanation_answer, head_answer, heads_answer, row_answer
+from qkprism.explorer.answers import (
+    FORMAT,
+    MEANINGS,
+    PALETTE,
+    explanation_answer,
+    head_answer,
+    heads_answer,
+    row_answer,
+)
+from qkprism.explorer.sets import FeatureSets
+from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
+from qkprism.explorer.what_if_answer import what_if_answer
 from qkprism.heads import Head, check_heads
+from qkprism.models.continuation import Continuation
+from qkprism.models.encoding import encode_text
 from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.progress import listening
 from qkprism.results.features import Features
 from qkprism.studies.shelf_result import Shelf
+from qkprism.verbs.inputs import heads_with_features
 
 Run = Features | Shelf
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
+MATCH = "match"  # the whole of it, whatever features name within it
+EDITABLE = {MATCH: "all that this query and this key do together", **{name: MEANINGS[name] for name in PARTS[:-1]}}
 LONGEST = 2048  # tokens
 
 
@@ -43,6 +65,10 @@ class Desk:
     _model: Model | None = None
     _atlas: Atlas | None = None
     _kept: OrderedDict[tuple[str, int | None], Explanation] = field(default_factory=OrderedDict)
+    _begun: OrderedDict[tuple[tuple[int, ...], Wish, Frame], Continuation] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.sets = FeatureSets(self.runs)
 
     def open(self) -> None:
         """Load the model, then its atlas; what goes wrong is a sentence in the page."""
@@ -115,6 +141,60 @@ class Desk:
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
         return head_answer(self.read, wanted, self.shelves)
 
+    def edits(self, name: str) -> dict[str, Any]:
+        """What can be edited in a head: parts of its logits, and the features of the runs that are open."""
+        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
+        parts = [{"name": part, "meaning": meaning} for part, meaning in EDITABLE.items()]
+        return {"format": FORMAT, "head": str(wanted), "parts": parts, "sets": self.sets.of_head(wanted)}
+
+    def what_if(
+        self, text: str, wish: Wish, *, part: str | None, run: str | None, features: Sequence[str], together: bool
+    ) -> dict[str, Any]:
+        """What an edit of two keys does to a head and to the prediction, beside its controls.
+
+        part       of the logit; or the features of a run
+        together   whether all heads of the run are edited at once, or this one alone
+        """
+        check_heads(wish.head, self.model.heads_per_layer, self.model.name)
+        ids = self._ids(text)
+        heads, rope, variants = self._variants(text, wish, part, run, features, together)
+        found = outcomes(self._continued(ids, wish, rope), wish, heads, variants)
+        what = part if part is not None else " and ".join(features)
+        tokens = [shown(self.model, one) for one in ids]
+        return what_if_answer(wish, what, found, tokens, ids, lambda one: shown(self.model, one))
+
+    def _variants(
+        self, text: str, wish: Wish, part: str | None, run: str | None, features: Sequence[str], together: bool
+    ) -> tuple[Sequence[Head], Frame, list[Variant]]:
+        """The heads that are edited, the frame the model runs in, and the edit beside its controls."""
+        if run is None:
+            explanation = self._explanation(text, wish.query)
+            for key in (wish.original, wish.target):
+                _seen(explanation, wish.head, key)
+            values = _part(explanation, wish.head, part)
+            seen = explanation.row(wish.head).logits.isfinite().nonzero()[:, 0].tolist()
+            return [wish.head], "post", part_variants(wish, values, seen)
+        found = self.sets.features(run)
+        if not features or set(features) - set(found.contrasts):
+            raise QKPrismError(f"Choose features of {run}. There are: {', '.join(found.contrasts)}.")
+        heads = heads_with_features(self.model, found, None if together else wish.head)
+        return heads, found.encoding.rope, feature_variants(wish, found, features, heads)
+
+    def _continued(self, ids: tuple[int, ...], wish: Wish, rope: Frame) -> Continuation:
+        """The text run up to its query, kept for the next amount of a slider."""
+        places = replace(wish, head=Head(0, 0), kind="swap", amount=1.0)
+        if (ids, places, rope) not in self._begun:
+            self._begun.clear()
+            self._begun[ids, places, rope] = begin(self.model, ids, wish, rope)
+        return self._begun[ids, places, rope]
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        self._check_length(text)
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            raise QKPrismError(f"{self.model.name} has no tokenizer.")
+        return tuple(encode_text(tokenizer, Text(text), causal=self.model.is_causal).ids)
+
     def _explanation(self, text: str, query: int | None) -> Explanation:
         if (text, query) not in self._kept:
             found = self._ask(text, query, top=HEADS_TOLD)
@@ -141,6 +221,16 @@ def _seen(explanation: Explanation, head: Head, key: int) -> int:
     if not 0 <= key < len(explanation.tokens) or not bool(explanation.row(head).logits[key].isfinite()):
         raise QKPrismError(f"{head} does not see token {key} from token {explanation.query}.")
     return key
+
+
+def _part(explanation: Explanation, head: Head, part: str | None) -> Float64[Tensor, " token"]:
+    """The values of one part of the logits; the match is what no plain part is."""
+    terms = explanation.row(head).terms
+    if part == MATCH:
+        return torch.stack([values for name, values in terms.items() if name == REST or name not in MEANINGS]).sum(0)
+    if part not in EDITABLE or part not in terms:
+        raise QKPrismError(f"{part!r} is not a part that can be edited. There are: {', '.join(EDITABLE)}.")
+    return terms[part]
 
 
 def _check_runs(runs: Mapping[str, Run], model: Model) -> None:

@@ -13,6 +13,12 @@
  * @typedef {{heads: [number, number][], columns: Column[]}} Heads
  * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
  * @typedef {{contrast: string, question: string, accuracy: number, q: number, chance: number, best: boolean}} Tested
+ * @typedef {{head: string, parts: {name: string, meaning: string}[],
+ *   sets: {run: string, features: {name: string, rank: number, p: number|null}[], heads: string[]}[]}} Edits
+ * @typedef {{token: string, key: string, before: number, after: number, permuted: number[]}} Said
+ * @typedef {{head: string, query: number, original: number, target: number, draws: number, control: string, sentence: string,
+ *   attention: {before: number[], after: number[], low: number[], high: number[], full: number[]|null},
+ *   predictions: Said[], moved: {after: number, permuted: number[], full: number|null}|null}} WhatIf
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
  */
 
