@@ -132,7 +132,7 @@ FLOORS = [
         "models.batches",
     ],
     ["models.blocks", "models.caches", "models.continuation"],
-    ["models.digest", "models.loading"],
+    ["models.digest", "models.loading", "models.offsets"],
     [
         "capture.texts",
         "capture.passes",
@@ -191,6 +191,10 @@ FLOORS = [
     ],
     [
         "explorer.worker",
+        "explorer.places",
+        "explorer.draft",
+        "explorer.errands",
+        "explorer.trial",
         "explorer.sets",
         "explorer.what_if",
         "explorer.what_if_answer",

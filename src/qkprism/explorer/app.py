@@ -17,6 +17,8 @@ from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import dumps
 from qkprism.explorer.assets import asset, asset_names, kind_of
 from qkprism.explorer.desk import Desk
+from qkprism.explorer.draft import draft_of, shelf_answer
+from qkprism.explorer.errands import Errand
 from qkprism.explorer.guard import Guard
 from qkprism.explorer.what_if import Wish
 from qkprism.explorer.worker import Worker
@@ -31,6 +33,17 @@ Answer = Callable[[Mapping[str, Any]], Any]
 
 def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard:
     """The whole server as an ASGI app; opening the desk is the worker's first job."""
+
+    def at_once(answer: Answer) -> Callable[[Request], Any]:
+        """For what needs no model, and so need not wait for it."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return answered(answer(await _question(request)))
+            except QKPrismError as error:
+                return problem(str(error))
+
+        return endpoint
 
     async def start(_: Request) -> Response:
         return answered(desk.start())
@@ -49,6 +62,12 @@ def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard
         Route("/api/row", asked(lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key"))),
               methods=["POST"]),
         Route("/api/heads", asked(lambda _: desk.heads()), methods=["POST"]),
+        Route("/api/shelf", at_once(lambda _: shelf_answer()), methods=["POST"]),
+        Route("/api/draft", asked(lambda q: desk.draft(draft_of(q))), methods=["POST"]),
+        Route("/api/mark", asked(lambda q: _mark(desk, q)), methods=["POST"]),
+        Route("/api/try", at_once(lambda q: _try(desk, worker, q)), methods=["POST"]),
+        Route("/api/job", at_once(lambda q: desk.jobs[_string(q, "job")].answer()), methods=["POST"]),
+        Route("/api/cancel", at_once(lambda q: _cancel(desk, q)), methods=["POST"]),
         Route("/api/edits", asked(lambda q: desk.edits(_string(q, "head"))), methods=["POST"]),
         Route("/api/whatif", asked(lambda q: _what_if(desk, q)), methods=["POST"]),
         Route("/api/head", asked(lambda q: desk.head(_string(q, "head"))), methods=["POST"]),
@@ -129,6 +148,27 @@ async def _question(request: Request) -> Mapping[str, Any]:
     if not isinstance(question, dict):
         raise QKPrismError(f"The question is a JSON object, not {show(question)}.")
     return question
+
+
+def _mark(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
+    place = _place(q, "place")
+    if place is None:
+        raise QKPrismError("Say which token is marked.")
+    return desk.mark(_string(q, "line"), place, _string(q, "sign"))
+
+
+def _try(desk: Desk, worker: Worker, q: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a contrast in the queue of the model; the job says how far it is."""
+    trial = desk.trial(draft_of(q), _string(q, "place"), n=q.get("n", 96), top=q.get("top", 4))
+    job = desk.jobs.add(Errand(f"{trial.draft.name} in {desk.model.name}"))
+    worker.submit(lambda: job.run(lambda one: desk.run_trial(trial, one)))
+    return job.answer()
+
+
+def _cancel(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
+    job = desk.jobs[_string(q, "job")]
+    job.cancel()
+    return job.answer()
 
 
 def _what_if(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:

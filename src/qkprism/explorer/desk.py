@@ -27,7 +27,11 @@ from qkprism.explorer.answers import (
     heads_answer,
     row_answer,
 )
+from qkprism.explorer.draft import Draft, draft_answer, marked_line
+from qkprism.explorer.errands import Errand, Errands
+from qkprism.explorer.places import place_below
 from qkprism.explorer.sets import FeatureSets
+from qkprism.explorer.trial import Trial
 from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
 from qkprism.explorer.what_if_answer import what_if_answer
 from qkprism.heads import Head, check_heads
@@ -53,12 +57,15 @@ class Desk:
 
     open_model  called once, by `open`
     atlas       a folder of an atlas; None for the one of the cache, which is made where there is none
-    runs        features and shelves by the names of their folders
+    runs        what was opened, by the names of folders; features and shelves name parts, and others are shown
+    root        the folder below which the page may save runs
     """
 
     open_model: Callable[[], Model]
     atlas: Path | None = None
-    runs: Mapping[str, Run] = field(default_factory=dict)
+    runs: dict[str, Any] = field(default_factory=dict)
+    root: Path = field(default_factory=Path.cwd)
+    jobs: Errands = field(default_factory=Errands)
     stage: str = "loading"
     step: tuple[str, int, int] | None = None
     failure: str | None = None
@@ -68,7 +75,8 @@ class Desk:
     _begun: OrderedDict[tuple[tuple[int, ...], Wish, Frame], Continuation] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        self.sets = FeatureSets(self.runs)
+        self.sets = FeatureSets({})
+        self._name_by(self.runs)
 
     def open(self) -> None:
         """Load the model, then its atlas; what goes wrong is a sentence in the page."""
@@ -84,6 +92,12 @@ class Desk:
             self.stage, self.failure = "failed", str(error)
         except Exception as error:  # a page that waits for ever would be worse
             self.stage, self.failure = "failed", f"The model could not be opened: {type(error).__name__}: {error}"
+
+    def _name_by(self, runs: Mapping[str, Any]) -> None:
+        """Let these features name parts; what was explained without them is forgotten."""
+        self.naming: dict[str, Run] = {name: run for name, run in runs.items() if isinstance(run, Features | Shelf)}
+        self.sets = FeatureSets(self.naming)
+        self._kept.clear()
 
     def _listen(self, unit: str, done: int, total: int) -> None:
         self.step = (unit, done, total)
@@ -105,7 +119,7 @@ class Desk:
     @property
     def shelves(self) -> dict[str, Shelf]:
         """The runs that are shelves."""
-        return {name: run for name, run in self.runs.items() if isinstance(run, Shelf)}
+        return {name: run for name, run in self.naming.items() if isinstance(run, Shelf)}
 
     def start(self) -> dict[str, Any]:
         """How far opening is, and what is open."""
@@ -127,7 +141,7 @@ class Desk:
         """One row of one head, with sentences for its most attended keys and for the one that is chosen."""
         (wanted,) = check_heads(head, self.model.heads_per_layer, self.model.name)
         found = self._explanation(text, query)
-        if self.runs and wanted not in {edge.head for edge in found.edges}:  # features are told in these alone
+        if self.naming and wanted not in {edge.head for edge in found.edges}:  # features are told in these alone
             found = self._ask(text, found.query, head=wanted)
         chosen = [] if key is None else [_seen(found, wanted, key)]
         return row_answer(found, wanted, [*chosen, *found.most_attended(wanted, KEYS_TOLD)])
@@ -140,6 +154,26 @@ class Desk:
         """One head."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
         return head_answer(self.read, wanted, self.shelves)
+
+    def draft(self, draft: Draft) -> dict[str, Any]:
+        """How a contrast that is being written falls on tokens, and what the check says."""
+        return draft_answer(draft, self.model)
+
+    def mark(self, line: str, place: int, sign: str) -> dict[str, Any]:
+        """A prompt with another mark."""
+        return {"format": FORMAT, "line": marked_line(line, place, sign, self.model)}
+
+    def trial(self, draft: Draft, place: str, *, n: int, top: int) -> Trial:
+        """What is run, if it can be saved there."""
+        return Trial(draft, place_below(self.root, place), n, top)
+
+    def run_trial(self, trial: Trial, job: Errand) -> dict[str, Any]:
+        """Run a contrast, save it, and open the run beside the others."""
+        run, told = trial.run(self.model, job)
+        name = str(trial.place.relative_to(self.root.resolve()))
+        self.runs[name] = run
+        self._name_by(self.runs)
+        return told | {"run": name}
 
     def edits(self, name: str) -> dict[str, Any]:
         """What can be edited in a head: parts of its logits, and the features of the runs that are open."""
@@ -207,7 +241,7 @@ class Desk:
     def _ask(self, text: str, query: int | None, **options: Any) -> Explanation:
         model = self.model
         self._check_length(text)
-        features: Sequence[Run] | None = list(self.runs.values()) or None
+        features: Sequence[Run] | None = list(self.naming.values()) or None
         return explain(model, Text(text), query=query, atlas=self.read, features=features, progress=False, **options)
 
     def _check_length(self, text: str) -> None:
@@ -233,7 +267,7 @@ def _part(explanation: Explanation, head: Head, part: str | None) -> Float64[Ten
     return terms[part]
 
 
-def _check_runs(runs: Mapping[str, Run], model: Model) -> None:
+def _check_runs(runs: Mapping[str, Any], model: Model) -> None:
     for name, run in runs.items():
         theirs = run.provenance.get("model")
         if theirs is not None and theirs != model.name:

@@ -1,5 +1,6 @@
 // The page: opening, the views, and one line that says what is going on.
 
+import { contrastView } from "./contrast.js";
 import { el, fill } from "./dom.js";
 import { headsView } from "./heads.js";
 import { ask, mailed } from "./source.js";
@@ -80,6 +81,7 @@ function viewsOf(start) {
   if (mailed) return new Map([["why", whyView(status)]]);
   return new Map([
     ["why", whyView(status)], ["whatif", whatIfView(status)], ["heads", headsView(status, start.palette)],
+    ["contrast", contrastView(status)],
   ]);
 }
 

@@ -19,6 +19,14 @@
  * @typedef {{head: string, query: number, original: number, target: number, draws: number, control: string, sentence: string,
  *   attention: {before: number[], after: number[], low: number[], high: number[], full: number[]|null},
  *   predictions: Said[], moved: {after: number, permuted: number[], full: number|null}|null}} WhatIf
+ * @typedef {{predictor: string, auc: number|null, error: number|null, tells: boolean, n: number}} Balance
+ * @typedef {{mistakes: {line: number, message: string}[], notes: string[], balance: Balance[], declared: string[], n: number,
+ *   examples: {tokens: string[], marks: [number, string][], said: boolean}[]}} Checked
+ * @typedef {{place: string, run: string, n: number, chance: number, notes?: string[],
+ *   heads: {head: string, accuracy: number, q: number|null, logit_gap: number|null}[],
+ *   features?: {contrast: string, head: string, rank: number, p: number|null, evidence: string}[]}} Tried
+ * @typedef {{job: string, state: string, part: string, step: {unit: string, done: number, total: number}|null,
+ *   failure: string|null, result: Tried|null}} Job
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
  */
 

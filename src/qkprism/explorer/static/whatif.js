@@ -3,7 +3,7 @@
 import { el, fill } from "./dom.js";
 import { dumbbells } from "./dumbbells.js";
 import { editForm } from "./editform.js";
-import { quoted } from "./letters.js";
+import { percent, quoted } from "./letters.js";
 import { markedTokens } from "./marked.js";
 import { promptForm } from "./prompt.js";
 import { ask } from "./source.js";
@@ -116,17 +116,12 @@ export function whatIfView(status) {
       low: Math.min(...one.permuted), high: Math.max(...one.permuted),
     })), { label: "Probability of the next token before and after", digits: 3 }));
     const { permuted } = found.moved;
-    const most = found.moved.full === null ? "" : ` Editing the whole key moves ${percent(found.moved.full)}.`;
-    fill(moved, `The edit moves ${percent(found.moved.after)} of the probability; under controls ${percent(Math.min(...permuted))} to ` +
-      `${percent(Math.max(...permuted))}.${most}`);
+    const most = found.moved.full === null ? "" : ` Editing the whole key moves ${percent(found.moved.full, 1)}.`;
+    fill(moved, `The edit moves ${percent(found.moved.after, 1)} of the probability; under controls ${percent(Math.min(...permuted), 1)} to ` +
+      `${percent(Math.max(...permuted), 1)}.${most}`);
   }
 
   return { element, look };
-}
-
-/** @param {number} share */
-function percent(share) {
-  return `${(100 * share).toFixed(1)}%`;
 }
 
 /**
