@@ -28,6 +28,7 @@ from qkprism.explorer.answers import MEANINGS
 from qkprism.explorer.app import LARGEST, explorer_app
 from qkprism.explorer.assets import IMPORT, asset, asset_names, one_page, one_script
 from qkprism.explorer.desk import LONGEST, Desk
+from qkprism.explorer.opening import OpenRun, opened
 from qkprism.explorer.worker import Worker
 from qkprism.figures.explanation import COLORS
 from qkprism.progress import bar, listening
@@ -187,14 +188,10 @@ def test_opening__makes_the_atlas_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     opened = Desk(lambda: model, tmp_path / "given")
     opened.open()
     assert opened.start()["model"] == model.name
-    other = Desk(lambda: model, runs={"shelf": _RunOf("another")})  # type: ignore[dict-item]
-    other.open()
-    assert "Open it with --model another" in str(other.failure)
-
-
-class _RunOf:
-    def __init__(self, model: str) -> None:
-        self.provenance = {"model": model}
+    for provenance in ({"model": "another"}, {"model": "another", "model_digest": "x"}):
+        other = Desk(lambda: model, runs={"x": OpenRun("x", "features", "another", {}, {}, provenance=provenance)})
+        other.open()
+        assert "Open it with --model another" in str(other.failure)
 
 
 def test_runs__name_parts_in_heads_that_are_not_in_the_list_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +199,7 @@ def test_runs__name_parts_in_heads_that_are_not_in_the_list_too(monkeypatch: pyt
     features = qk.decompose(model, contrast(40), rank=2, progress=False)
     monkeypatch.setattr("qkprism.atlas.naming.SIGNIFICANT", 2.0)  # random weights have no feature
     monkeypatch.setattr(desk_module, "HEADS_TOLD", 1)
-    made = Desk(lambda: model, runs={"boxes": features})
+    made = Desk(lambda: model, runs={"boxes": opened("boxes", features)})
     made._model, made._atlas, made.stage = model, atlas, "ready"
     told = [edge["head"] for edge in made.explain(WORDS, None)["edges"]]
     assert len(told) == 1

@@ -10,6 +10,7 @@ import pytest
 import qkprism as qk
 from qkprism.contrasts import Contrast, Example
 from qkprism.explorer.desk import Desk
+from qkprism.explorer.opening import opened
 from qkprism.explorer.what_if import Wish
 from qkprism.heads import Head
 from test_atlas import WORDS, explained
@@ -25,7 +26,7 @@ ALL = {"part": None, "run": "boxes", "features": ["boxes"], "together": False}
 def desk() -> Desk:
     model, atlas = explained()
     features = qk.decompose(model, contrast(40), rank=3, progress=False)
-    made = Desk(lambda: model, runs={"boxes": features})
+    made = Desk(lambda: model, runs={"boxes": opened("boxes", features)})
     made._model, made._atlas, made.stage = model, atlas, "ready"
     return made
 

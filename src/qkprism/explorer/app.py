@@ -62,6 +62,8 @@ def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard
         Route("/api/row", asked(lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key"))),
               methods=["POST"]),
         Route("/api/heads", asked(lambda _: desk.heads()), methods=["POST"]),
+        Route("/api/runs", asked(lambda _: desk.tell_runs()), methods=["POST"]),
+        Route("/api/table", asked(lambda q: desk.table(_string(q, "run"), _string(q, "table"))), methods=["POST"]),
         Route("/api/shelf", at_once(lambda _: shelf_answer()), methods=["POST"]),
         Route("/api/draft", asked(lambda q: desk.draft(draft_of(q))), methods=["POST"]),
         Route("/api/mark", asked(lambda q: _mark(desk, q)), methods=["POST"]),

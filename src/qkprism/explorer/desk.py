@@ -27,9 +27,12 @@ from qkprism.explorer.answers import (
     heads_answer,
     row_answer,
 )
+from qkprism.explorer.columns import run_columns
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
 from qkprism.explorer.errands import Errand, Errands
+from qkprism.explorer.opening import OpenRun, opened
 from qkprism.explorer.places import place_below
+from qkprism.explorer.run_answers import runs_answer, start_answer, table_answer
 from qkprism.explorer.sets import FeatureSets
 from qkprism.explorer.trial import Trial
 from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
@@ -46,6 +49,7 @@ from qkprism.verbs.inputs import heads_with_features
 
 Run = Features | Shelf
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
+ATLAS = ""  # the name that the atlas has among tables
 MATCH = "match"  # the whole of it, whatever features name within it
 EDITABLE = {MATCH: "all that this query and this key do together", **{name: MEANINGS[name] for name in PARTS[:-1]}}
 LONGEST = 2048  # tokens
@@ -63,7 +67,7 @@ class Desk:
 
     open_model: Callable[[], Model]
     atlas: Path | None = None
-    runs: dict[str, Any] = field(default_factory=dict)
+    runs: dict[str, OpenRun] = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)
     jobs: Errands = field(default_factory=Errands)
     stage: str = "loading"
@@ -75,14 +79,14 @@ class Desk:
     _begun: OrderedDict[tuple[tuple[int, ...], Wish, Frame], Continuation] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        self.sets = FeatureSets({})
         self._name_by(self.runs)
 
     def open(self) -> None:
         """Load the model, then its atlas; what goes wrong is a sentence in the page."""
         try:
             model = self.open_model()
-            _check_runs(self.runs, model)
+            for run in self.runs.values():
+                run.check(model)
             if self.atlas is None and not cached_atlas(model).is_dir():
                 self.stage = "surveying"
             with listening(self._listen):
@@ -93,9 +97,13 @@ class Desk:
         except Exception as error:  # a page that waits for ever would be worse
             self.stage, self.failure = "failed", f"The model could not be opened: {type(error).__name__}: {error}"
 
-    def _name_by(self, runs: Mapping[str, Any]) -> None:
-        """Let these features name parts; what was explained without them is forgotten."""
-        self.naming: dict[str, Run] = {name: run for name, run in runs.items() if isinstance(run, Features | Shelf)}
+    def _name_by(self, runs: Mapping[str, OpenRun]) -> None:
+        """Let the features of these runs name parts; what was explained without them is forgotten."""
+        self.naming: dict[str, Run] = {
+            f"{name} / {part}" if part else name: naming
+            for name, run in runs.items()
+            for part, naming in run.naming.items()
+        }
         self.sets = FeatureSets(self.naming)
         self._kept.clear()
 
@@ -130,7 +138,8 @@ class Desk:
             text = self._atlas.provenance.get("text", {})
             told["model"] = self._model.name
             told["atlas"] = f"{text.get('tokens')} tokens of {text.get('origin')}"
-            told["runs"] = [f"{name}: {run!r}".splitlines()[0] for name, run in self.runs.items()]
+            told["runs"] = [f"{name}: {run.what}" for name, run in self.runs.items()]
+            told |= start_answer(self._model, self._atlas, self.runs)
         return told
 
     def explain(self, text: str, query: int | None) -> dict[str, Any]:
@@ -148,7 +157,19 @@ class Desk:
 
     def heads(self) -> dict[str, Any]:
         """Every score of every head."""
-        return heads_answer(self.read, self.shelves)
+        return heads_answer(self.read, run_columns(self.runs, self.read.heads))
+
+    def tell_runs(self) -> dict[str, Any]:
+        """What was run, and with which choices."""
+        return runs_answer(self.runs)
+
+    def table(self, run: str, table: str) -> dict[str, Any]:
+        """One table of a run; `atlas` is the model's own."""
+        if run == ATLAS:
+            return table_answer(self.read.to_frame())
+        if run not in self.runs:
+            raise QKPrismError(f"{run} is not open. There are: {', '.join(self.runs) or 'none'}.")
+        return table_answer(self.runs[run].table(table))
 
     def head(self, name: str) -> dict[str, Any]:
         """One head."""
@@ -171,7 +192,7 @@ class Desk:
         """Run a contrast, save it, and open the run beside the others."""
         run, told = trial.run(self.model, job)
         name = str(trial.place.relative_to(self.root.resolve()))
-        self.runs[name] = run
+        self.runs[name] = opened(name, run)
         self._name_by(self.runs)
         return told | {"run": name}
 
@@ -265,10 +286,3 @@ def _part(explanation: Explanation, head: Head, part: str | None) -> Float64[Ten
     if part not in EDITABLE or part not in terms:
         raise QKPrismError(f"{part!r} is not a part that can be edited. There are: {', '.join(EDITABLE)}.")
     return terms[part]
-
-
-def _check_runs(runs: Mapping[str, Any], model: Model) -> None:
-    for name, run in runs.items():
-        theirs = run.provenance.get("model")
-        if theirs is not None and theirs != model.name:
-            raise QKPrismError(f"{name} is a run of {theirs}, not of {model.name}. Open it with --model {theirs}.")

@@ -3,7 +3,10 @@
 import { contrastView } from "./contrast.js";
 import { el, fill } from "./dom.js";
 import { headsView } from "./heads.js";
+import { pinButton } from "./pins.js";
+import { runView } from "./run.js";
 import { ask, mailed } from "./source.js";
+import { startView } from "./start.js";
 import { VIEWS, go, onState } from "./state.js";
 import { whatIfView } from "./whatif.js";
 import { whyView } from "./why.js";
@@ -57,7 +60,7 @@ function open(start) {
   const views = viewsOf(start);
   const tabs = mailed ? [] : [...views.keys()].map((view) =>
     el("button", { type: "button", data: { view }, text: VIEWS.get(view) ?? "", on: { click: () => go({ view }) } }));
-  fill(place("tabs"), ...tabs);
+  fill(place("tabs"), ...tabs, mailed ? null : pinButton());
   fill(place("main"), ...[...views.values()].map((view) => view.element));
   status.done();
   onState((state) => {
@@ -80,8 +83,8 @@ function open(start) {
 function viewsOf(start) {
   if (mailed) return new Map([["why", whyView(status)]]);
   return new Map([
-    ["why", whyView(status)], ["whatif", whatIfView(status)], ["heads", headsView(status, start.palette)],
-    ["contrast", contrastView(status)],
+    ["start", startView(status, start.palette)], ["why", whyView(status)], ["whatif", whatIfView(status)],
+    ["heads", headsView(status, start.palette)], ["contrast", contrastView(status)], ["run", runView(status, start)],
   ]);
 }
 

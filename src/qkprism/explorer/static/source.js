@@ -8,7 +8,7 @@
  *   variation: Record<string, number>, sink: number, edges: Edge[]}} Row
  * @typedef {{scale: string[], missing: string, query: string, attention: string}} Palette
  * @typedef {{stage: string, failure: string|null, palette: Palette, step?: {unit: string, done: number, total: number},
- *   model?: string, atlas?: string, runs?: string[]}} Start
+ *   model?: string, atlas?: string, runs?: string[], sentences?: (string|{head: string})[][]}} Start
  * @typedef {{name: string, caption: string, values: (number|null)[]}} Column
  * @typedef {{heads: [number, number][], columns: Column[]}} Heads
  * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
@@ -27,6 +27,8 @@
  *   features?: {contrast: string, head: string, rank: number, p: number|null, evidence: string}[]}} Tried
  * @typedef {{job: string, state: string, part: string, step: {unit: string, done: number, total: number}|null,
  *   failure: string|null, result: Tried|null}} Job
+ * @typedef {{name: string, what: string, model: string, choices: [string, string][], tables: string[]}} RunFacts
+ * @typedef {{names: string[], rows: (string|number|boolean|null)[][], n: number}} TableFacts
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
  */
 
