@@ -197,6 +197,7 @@ FLOORS = [
         "explorer.trial",
         "explorer.opening",
         "explorer.columns",
+        "explorer.evidence",
         "explorer.run_answers",
         "explorer.sets",
         "explorer.what_if",

@@ -38,4 +38,4 @@ def explore(
     from qkprism.explorer.serving import serve
 
     opened = {str(place): open_run(place) for place in runs or ()}
-    serve(Desk(loading.load, atlas, opened), port=port, browser=browser)
+    serve(Desk(loading.load, atlas, opened, loads_as=model), port=port, browser=browser)

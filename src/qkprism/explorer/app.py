@@ -58,24 +58,39 @@ def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard
         Route("/", page),
         Route("/static/{name}", static),
         Route("/api/start", start),
-        Route("/api/explain", asked(lambda q: desk.explain(*_text_and_query(q))), methods=["POST"]),
-        Route("/api/row", asked(lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key"))),
-              methods=["POST"]),
-        Route("/api/heads", asked(lambda _: desk.heads()), methods=["POST"]),
-        Route("/api/runs", asked(lambda _: desk.tell_runs()), methods=["POST"]),
-        Route("/api/table", asked(lambda q: desk.table(_string(q, "run"), _string(q, "table"))), methods=["POST"]),
-        Route("/api/shelf", at_once(lambda _: shelf_answer()), methods=["POST"]),
-        Route("/api/draft", asked(lambda q: desk.draft(draft_of(q))), methods=["POST"]),
-        Route("/api/mark", asked(lambda q: _mark(desk, q)), methods=["POST"]),
-        Route("/api/try", at_once(lambda q: _try(desk, worker, q)), methods=["POST"]),
-        Route("/api/job", at_once(lambda q: desk.jobs[_string(q, "job")].answer()), methods=["POST"]),
-        Route("/api/cancel", at_once(lambda q: _cancel(desk, q)), methods=["POST"]),
-        Route("/api/edits", asked(lambda q: desk.edits(_string(q, "head"))), methods=["POST"]),
-        Route("/api/whatif", asked(lambda q: _what_if(desk, q)), methods=["POST"]),
-        Route("/api/head", asked(lambda q: desk.head(_string(q, "head"))), methods=["POST"]),
-    ]  # fmt: skip
+        *(Route(f"/api/{name}", asked(answer), methods=["POST"]) for name, answer in _questions(desk).items()),
+        *(Route(f"/api/{name}", at_once(answer), methods=["POST"]) for name, answer in _quick(desk, worker).items()),
+    ]
     app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
     return Guard(app, secret, port)
+
+
+def _questions(desk: Desk) -> dict[str, Answer]:
+    """What is asked of the model, and so waits for it."""
+    return {
+        "explain": lambda q: desk.explain(*_text_and_query(q)),
+        "row": lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key")),
+        "edits": lambda q: desk.edits(_string(q, "head")),
+        "whatif": lambda q: _what_if(desk, q),
+        "heads": lambda _: desk.heads(),
+        "head": lambda q: desk.head(_string(q, "head")),
+        "evidence": lambda q: desk.evidence(_string(q, "head")),
+        "seen": lambda q: desk.seen(*(_string(q, name) for name in ("head", "run", "feature", "texts"))),
+        "draft": lambda q: desk.draft(draft_of(q)),
+        "mark": lambda q: _mark(desk, q),
+        "runs": lambda _: desk.tell_runs(),
+        "table": lambda q: desk.table(_string(q, "run"), _string(q, "table")),
+    }
+
+
+def _quick(desk: Desk, worker: Worker) -> dict[str, Answer]:
+    """What needs no model, and is answered while it works."""
+    return {
+        "shelf": lambda _: shelf_answer(),
+        "try": lambda q: _try(desk, worker, q),
+        "job": lambda q: desk.jobs[_string(q, "job")].answer(),
+        "cancel": lambda q: _cancel(desk, q),
+    }
 
 
 async def page(_: Request) -> Response:

@@ -15,7 +15,10 @@ from torch import Tensor
 from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explain import atlas_for, cached_atlas, explain, shown
 from qkprism.atlas.explanation import REST, Explanation
-from qkprism.contrasts import Text
+from qkprism.contrasts import Contrast, Text
+from qkprism.contrasts.shelves import check_on_shelf
+from qkprism.contrasts.tasks import task
+from qkprism.contrasts.templates import shelf_names
 from qkprism.core.row_split import PARTS
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import (
@@ -30,6 +33,7 @@ from qkprism.explorer.answers import (
 from qkprism.explorer.columns import run_columns
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
 from qkprism.explorer.errands import Errand, Errands
+from qkprism.explorer.evidence import evidence_answer, seen_answer
 from qkprism.explorer.opening import OpenRun, opened
 from qkprism.explorer.places import place_below
 from qkprism.explorer.run_answers import runs_answer, start_answer, table_answer
@@ -49,6 +53,8 @@ from qkprism.verbs.inputs import heads_with_features
 
 Run = Features | Shelf
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
+OWN = "own"  # the texts that were kept with a run
+SEEN = {"n_train": 1, "n_search": 1, "n_test": 64}
 ATLAS = ""  # the name that the atlas has among tables
 MATCH = "match"  # the whole of it, whatever features name within it
 EDITABLE = {MATCH: "all that this query and this key do together", **{name: MEANINGS[name] for name in PARTS[:-1]}}
@@ -63,12 +69,14 @@ class Desk:
     atlas       a folder of an atlas; None for the one of the cache, which is made where there is none
     runs        what was opened, by the names of folders; features and shelves name parts, and others are shown
     root        the folder below which the page may save runs
+    loads_as    what `load` takes to open this model again
     """
 
     open_model: Callable[[], Model]
     atlas: Path | None = None
     runs: dict[str, OpenRun] = field(default_factory=dict)
     root: Path = field(default_factory=Path.cwd)
+    loads_as: str = ""
     jobs: Errands = field(default_factory=Errands)
     stage: str = "loading"
     step: tuple[str, int, int] | None = None
@@ -137,6 +145,7 @@ class Desk:
         if self._model is not None and self._atlas is not None:
             text = self._atlas.provenance.get("text", {})
             told["model"] = self._model.name
+            told["loads_as"] = self.loads_as or self._model.name
             told["atlas"] = f"{text.get('tokens')} tokens of {text.get('origin')}"
             told["runs"] = [f"{name}: {run.what}" for name, run in self.runs.items()]
             told |= start_answer(self._model, self._atlas, self.runs)
@@ -192,9 +201,43 @@ class Desk:
         """Run a contrast, save it, and open the run beside the others."""
         run, told = trial.run(self.model, job)
         name = str(trial.place.relative_to(self.root.resolve()))
-        self.runs[name] = opened(name, run)
+        self.runs[name] = opened(name, run, trial.place)
         self._name_by(self.runs)
         return told | {"run": name}
+
+    def evidence(self, name: str) -> dict[str, Any]:
+        """What speaks for the features of a head."""
+        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
+        sets = {str(one["run"]): self.sets.features(one["run"]) for one in self.sets.of_head(wanted)}
+        return evidence_answer(wanted, sets) | {"texts": {run: self._texts_named(run) for run in sets}}
+
+    def seen(self, name: str, run: str, feature: str, texts: str) -> dict[str, Any]:
+        """Keys and queries of texts in one feature of a head: of the run's own contrast, or of one of the shelf."""
+        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
+        features = self.sets.features(run)
+        if (feature, wanted) not in features:
+            raise QKPrismError(f"{run} has no feature {feature!r} in {wanted}.")
+        drawn = self._texts(run) if texts == OWN else task(check_on_shelf(texts), 1, self._tokenizer, **SEEN).test
+        return seen_answer(self.model, drawn, features, feature, wanted)
+
+    def _texts(self, run: str) -> Contrast:
+        file = self.runs[run].file if run in self.runs else None
+        if file is None:
+            raise QKPrismError(f"The texts of {run} were not kept. Choose a contrast of the shelf.")
+        if file.suffix == ".toml":
+            return task(file, 1, self._tokenizer, **SEEN).test
+        return Contrast.read(file)[: SEEN["n_test"]]
+
+    def _texts_named(self, run: str) -> str:
+        """The texts that a feature is looked at with unless others are chosen."""
+        if run in self.runs and self.runs[run].file is not None:
+            return OWN
+        words = [Path(part).name for part in run.split(" / ")]
+        return next((word for word in reversed(words) if word in shelf_names()), "")
+
+    @property
+    def _tokenizer(self) -> Any:
+        return self.model.tokenizer
 
     def edits(self, name: str) -> dict[str, Any]:
         """What can be edited in a head: parts of its logits, and the features of the runs that are open."""

@@ -52,6 +52,7 @@ class OpenRun:
     naming: Mapping[str, Features | Shelf] = field(default_factory=dict)
     scores: Mapping[str, HeadScores] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    file: Path | None = None  # of its contrast, where it was kept beside the run
 
     def table(self, name: str) -> pd.DataFrame:
         """One of the tables."""
@@ -81,14 +82,19 @@ def open_run(folder: Path) -> OpenRun:
     return _study(folder)
 
 
-def opened(name: str, run: Features | HeadScores) -> OpenRun:
+def contrast_file(folder: Path) -> Path | None:
+    """The file of the contrast that the page kept beside a run."""
+    return next((folder / name for name in ("contrast.toml", "contrast.jsonl") if (folder / name).is_file()), None)
+
+
+def opened(name: str, run: Features | HeadScores, folder: Path | None = None) -> OpenRun:
     """A run that was made just now."""
     kind = "features" if isinstance(run, Features) else "scores"
     choices = {key: str(value) for key, value in run.provenance.items() if isinstance(value, str | int | float)}
     tables, model = {kind: run.to_frame}, str(run.provenance.get("model", "-"))
-    if isinstance(run, Features):
-        return OpenRun(name, kind, model, choices, tables, naming={"": run}, provenance=run.provenance)
-    return OpenRun(name, kind, model, choices, tables, scores={name: run}, provenance=run.provenance)
+    naming, scores = ({"": run}, {}) if isinstance(run, Features) else ({}, {name: run})
+    file = None if folder is None else contrast_file(folder)
+    return OpenRun(name, kind, model, choices, tables, naming, scores, run.provenance, file)
 
 
 def _shelf(folder: Path) -> OpenRun:
@@ -114,6 +120,7 @@ def _single(folder: Path) -> OpenRun:
         naming={"": result} if isinstance(result, Features) else {},
         scores={name: result} if isinstance(result, HeadScores) else {},
         provenance=provenance,
+        file=contrast_file(folder),
     )
 
 

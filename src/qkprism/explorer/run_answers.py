@@ -41,9 +41,10 @@ def _model(model: Model, atlas: Atlas) -> Sentence:
 
 def _decides(atlas: Atlas) -> Sentence:
     """Which part decides most rows, over heads."""
-    parts = {name: scores for name, scores in atlas.scores.items() if name.startswith("decides: ")}
-    best = Counter(max(parts, key=lambda name: parts[name].get(head, 0.0)) for head in atlas.heads) if parts else {}
-    told = ", ".join(f"{name.removeprefix('decides: ')} in {count}" for name, count in Counter(best).most_common())
+    frame = atlas.to_frame()
+    parts = [name for name in frame if str(name).startswith("decides: ")]
+    best = Counter(map(str, frame[parts].fillna(0).idxmax(axis=1))) if parts else Counter()
+    told = ", ".join(f"{name.removeprefix('decides: ')} in {count}" for name, count in best.most_common())
     return [f"What most often decides where a head attends, counted over heads: {told}."]
 
 
@@ -56,15 +57,15 @@ def _found(atlas: Atlas, runs: Mapping[str, OpenRun]) -> Sentence:
             found.append(f"{name}: {run.what}. ")
     if found:
         return found
-    scores = atlas.scores.get(COPIES, {})
-    best = max(scores, key=lambda head: scores[head], default=None)
-    if best is None:
+    frame = atlas.to_frame()
+    if COPIES not in frame:
         return ["No run is open; Try a contrast makes one."]
+    copies, head = max(zip(frame[COPIES].tolist(), frame["head"].tolist(), strict=True))
     return [
         "No run is open, so matches have no names yet; Try a contrast makes some. The head that attends most to what "
         "followed the same token before is ",
-        {"head": str(best)},
-        f" ({scores[best]:.2f} of its attention).",
+        {"head": str(head)},
+        f" ({copies:.2f} of its attention).",
     ]
 
 

@@ -22,7 +22,7 @@ export function runView(status, start) {
     try {
       const { runs } = /** @type {{runs: import("./source.js").RunFacts[]}} */ (await ask("runs", {}));
       const naming = runs.filter((run) => run.what === "features" || run.what.startsWith("shelf")).map((run) => run.name);
-      fill(python, ...pythonOf(state, start.model ?? "", naming).flatMap(({ title, code }) => [el("h3", { text: title }), copied(code)]));
+      fill(python, ...pythonOf(state, start.loads_as ?? "", naming).flatMap(({ title, code }) => [el("h3", { text: title }), copied(code)]));
       const atlas = { name: "", what: `atlas: ${start.atlas ?? ""}`, model: start.model ?? "", choices: [], tables: ["atlas"] };
       fill(listed, ...[atlas, ...runs].map((run) => runCard(run)));
       status.done();

@@ -8,7 +8,7 @@
  *   variation: Record<string, number>, sink: number, edges: Edge[]}} Row
  * @typedef {{scale: string[], missing: string, query: string, attention: string}} Palette
  * @typedef {{stage: string, failure: string|null, palette: Palette, step?: {unit: string, done: number, total: number},
- *   model?: string, atlas?: string, runs?: string[], sentences?: (string|{head: string})[][]}} Start
+ *   model?: string, loads_as?: string, atlas?: string, runs?: string[], sentences?: (string|{head: string})[][]}} Start
  * @typedef {{name: string, caption: string, values: (number|null)[]}} Column
  * @typedef {{heads: [number, number][], columns: Column[]}} Heads
  * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
@@ -29,6 +29,14 @@
  *   failure: string|null, result: Tried|null}} Job
  * @typedef {{name: string, what: string, model: string, choices: [string, string][], tables: string[]}} RunFacts
  * @typedef {{names: string[], rows: (string|number|boolean|null)[][], n: number}} TableFacts
+ * @typedef {{run: string, name: string, evidence: string, rank: number, ranks: Record<string, number|null>, q: number|null,
+ *   gap: {total: number|null, error: number|null}|null, salience: number|null, n: number, threshold: number,
+ *   strength: (number|null)[], null: (number|null)[], shuffled: (number|null)[], t: (number|null)[]}} FeatureFacts
+ * @typedef {{head: string, features: FeatureFacts[], texts: Record<string, string>}} Evidence
+ * @typedef {{at: [number|null, number|null], example: number, positive: boolean, labels: (string|null)[], token: string}} SeenKey
+ * @typedef {{text: string, margin: number|null}} SeenText
+ * @typedef {{labels: string[], keys: SeenKey[], queries: {at: [number|null, number|null], example: number}[], texts: string[],
+ *   right: number|null, error: number|null, strongest: SeenText[], weakest: SeenText[], wrong: SeenText[]}} Seen
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
  */
 
