@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo study test test-oldest test-newest test-others lint bench clean
+.PHONY: demo study test test-page test-oldest test-newest test-others lint bench clean
 
 demo: .venv/ready
 	$(BIN)/qkprism demo --save runs/demo
@@ -19,6 +19,15 @@ study: .venv/ready
 
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TWO)
+
+# The explorer's page: types of its modules, a browser that clicks, axe, and many questions at once.
+test-page: .venv/ready browser/node_modules/ready
+	browser/node_modules/.bin/tsc -p browser
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m pytest -n 0 browser
+
+browser/node_modules/ready: browser/package.json
+	cd browser && npm install --silent --no-audit --no-fund --no-package-lock
+	touch $@
 
 test-oldest test-newest: test-%: .venv-%/ready
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(TWO) -rs $(VERSIONED)
@@ -55,4 +64,4 @@ bench: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oldest .venv-newest .venv-others build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf browser/node_modules .venv .venv-oldest .venv-newest .venv-others build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -23,7 +23,7 @@ export function checkPanel() {
 
 /** @param {import("./source.js").Checked} found */
 function balance(found) {
-  const head = ["of a key", "AUC", "± error", ""].map((text) => el("th", { scope: "col", text }));
+  const head = ["of a key", "AUC", "± error", "verdict"].map((text) => el("th", { scope: "col", text }));
   const verdict = (/** @type {import("./source.js").Balance} */ row) =>
     !row.tells ? "does not tell" : found.declared.includes(row.predictor) ? "tells, as declared" : "tells the sides apart";
   return [

@@ -33,7 +33,7 @@ export function headMap(palette, choose) {
       const name = `L${at}H${index}`;
       cells.push(el("button", {
         type: "button", class: "cell", data: { head: name, rove: "" }, text: value === null ? "" : inCell(value, shares),
-        "aria-label": `${name}: ${column.name} ${value === null ? "not known" : value.toFixed(3)}`,
+        "aria-label": `${name}: ${column.name} ${value === null ? "not known" : inCell(value, shares)}`,
         title: `${name}: ${value === null ? "not known" : value.toFixed(3)}`,
         style: { background: color ? `rgb(${color})` : palette.missing, color: color ? inkOn(color) : "#000000", "grid-column": String(index + 2) },
         on: { click: () => choose(name) },

@@ -41,7 +41,8 @@ export function markedTokens(label, choose) {
       button.style.setProperty("--share", String(Math.min(1, share)));
       button.title = `token ${place}${mark ? `: ${mark.told}` : ""}`;
       button.setAttribute("aria-label", `token ${place}: ${visible(tokens[place])}${mark ? `, ${mark.told}` : ""}`);
-      fill(button, mark ? el("sup", { class: "sign", text: mark.sign, "aria-hidden": "true" }) : null, visible(tokens[place]));
+      button.dataset.sign = mark?.sign ?? "";
+      button.textContent = visible(tokens[place]);
     });
   }
 

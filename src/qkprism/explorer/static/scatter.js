@@ -3,7 +3,11 @@
 import { el, fill, svg } from "./dom.js";
 import { roving, setStop } from "./keys.js";
 
-const [WIDE, HIGH, LEFT, BOTTOM, ROOM] = [620, 420, 58, 44, 12];
+const WIDTH = 620;
+const HEIGHT = 420;
+const LEFT = 58;
+const BOTTOM = 44;
+const ROOM = 12;
 
 /**
  * @typedef {{name: string, told: string, x: number, y: number, color: string, chosen?: boolean, shape?: string}} Point
@@ -14,7 +18,7 @@ const [WIDE, HIGH, LEFT, BOTTOM, ROOM] = [620, 420, 58, 44, 12];
  * @param {(name: string) => void} choose
  */
 export function scatterPlot(label, choose) {
-  const picture = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "scatter", role: "group", "aria-label": label });
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "scatter", role: "group", "aria-label": label });
   const said = el("p", { class: "hint pointed-at", text: "\u00a0" });
   const element = el("div", {}, picture, said);
   roving(/** @type {any} */ (picture));
@@ -34,9 +38,9 @@ export function scatterPlot(label, choose) {
   }
 
   function show(/** @type {Point[]} */ points, /** @type {string} */ across, /** @type {string} */ up) {
-    const [x, y] = [scaleOf(points.map((p) => p.x), LEFT, WIDE - ROOM), scaleOf(points.map((p) => p.y), HIGH - BOTTOM, ROOM)];
+    const [x, y] = [scaleOf(points.map((p) => p.x), LEFT, WIDTH - ROOM), scaleOf(points.map((p) => p.y), HEIGHT - BOTTOM, ROOM)];
     const dots = [...points].sort((a, b) => Number(a.chosen ?? false) - Number(b.chosen ?? false)).map((point) => dotOf(point, x.at(point.x), y.at(point.y)));
-    fill(picture, ...grid(x, y), axisName(across, (LEFT + WIDE) / 2, HIGH - 6, 0), axisName(up, 12, (HIGH - BOTTOM) / 2, -90), ...dots);
+    fill(picture, ...grid(x, y), axisName(across, (LEFT + WIDTH) / 2, HEIGHT - 6, 0), axisName(up, 12, (HEIGHT - BOTTOM) / 2, -90), ...dots);
     setStop(/** @type {any[]} */ (dots), 0);
   }
 
@@ -88,11 +92,11 @@ function roundStep(rough) {
 function grid(x, y) {
   return [
     ...x.ticks.flatMap((tick) => [
-      svg("line", { x1: x.at(tick), x2: x.at(tick), y1: ROOM, y2: HIGH - BOTTOM, class: "gridline" }),
-      svg("text", { x: x.at(tick), y: HIGH - BOTTOM + 15, class: "tick-text", "text-anchor": "middle", text: tick.toFixed(x.digits) }),
+      svg("line", { x1: x.at(tick), x2: x.at(tick), y1: ROOM, y2: HEIGHT - BOTTOM, class: "gridline" }),
+      svg("text", { x: x.at(tick), y: HEIGHT - BOTTOM + 15, class: "tick-text", "text-anchor": "middle", text: tick.toFixed(x.digits) }),
     ]),
     ...y.ticks.flatMap((tick) => [
-      svg("line", { x1: LEFT, x2: WIDE - ROOM, y1: y.at(tick), y2: y.at(tick), class: "gridline" }),
+      svg("line", { x1: LEFT, x2: WIDTH - ROOM, y1: y.at(tick), y2: y.at(tick), class: "gridline" }),
       svg("text", { x: LEFT - 5, y: y.at(tick) + 4, class: "tick-text", "text-anchor": "end", text: tick.toFixed(y.digits) }),
     ]),
   ];

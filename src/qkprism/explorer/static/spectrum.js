@@ -2,7 +2,11 @@
 
 import { el, svg } from "./dom.js";
 
-const [WIDTH_OF, HEIGHT_OF, AT_LEFT, BELOW, ABOVE] = [300, 150, 38, 30, 8];
+const WIDTH_OF = 300;
+const HEIGHT_OF = 150;
+const AT_LEFT = 38;
+const BELOW = 30;
+const ABOVE = 8;
 
 /** @param {import("./source.js").FeatureFacts} feature */
 export function spectrumPicture(feature) {
