@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # What touches transformers: run with the oldest and the newest versions allowed, each in an environment of its own.
 VERSIONED := $(addprefix tests/test_,$(addsuffix .py,architectures batches devices encoding features figures forest frames generation loading ranges tap))
 
-.PHONY: demo study test test-ranks test-oldest test-newest test-others test-wheel docs lint bench clean test-kills test-docs test-notebooks claims
+.PHONY: demo study test test-ranks test-oldest test-newest test-others test-wheel docs lint bench clean test-kills test-docs test-notebooks claims test-page
 
 demo: .venv/ready
 	$(BIN)/qkprism demo --save runs/demo
@@ -27,6 +27,15 @@ test-ranks: .venv/ready
 # Commands that are killed; before a release: make test-kills QKPRISM_KILLS=20
 test-kills: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m processes tests/test_kills.py
+
+# The explorer's page: types of its modules, a browser that clicks, axe, and many questions at once.
+test-page: .venv/ready browser/node_modules/ready
+	browser/node_modules/.bin/tsc -p browser
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m pytest -n 0 browser
+
+browser/node_modules/ready: browser/package.json
+	cd browser && npm install --silent --no-audit --no-fund --no-package-lock
+	touch $@
 
 test-oldest test-newest: test-%: .venv-%/ready
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(TWO) -rs $(VERSIONED)
@@ -102,4 +111,4 @@ bench: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oldest .venv-newest .venv-others .venv-wheel .venv-docs docs/_build build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf browser/node_modules .venv .venv-oldest .venv-newest .venv-others .venv-wheel .venv-docs docs/_build build dist runs src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,33 +1,25 @@
-"""The explorer: who may ask, what is answered, what comes from a prompt is text; and the page in a real browser."""
+"""The explorer: who may ask, what is answered, what comes from a prompt is text."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode
 
 import pytest
 from starlette.testclient import TestClient
 
 import qkprism as qk
 import qkprism.explorer.desk as desk_module
-from qkprism.atlas.explain import explain
-from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import MEANINGS
 from qkprism.explorer.app import LARGEST, explorer_app
 from qkprism.explorer.assets import IMPORT, asset, asset_names, one_page, one_script
 from qkprism.explorer.desk import LONGEST, Desk
+from qkprism.explorer.opening import OpenRun, opened
 from qkprism.explorer.worker import Worker
 from qkprism.figures.explanation import COLORS
 from qkprism.progress import bar, listening
@@ -187,14 +179,10 @@ def test_opening__makes_the_atlas_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     opened = Desk(lambda: model, tmp_path / "given")
     opened.open()
     assert opened.start()["model"] == model.name
-    other = Desk(lambda: model, runs={"shelf": _RunOf("another")})  # type: ignore[dict-item]
-    other.open()
-    assert "Open it with --model another" in str(other.failure)
-
-
-class _RunOf:
-    def __init__(self, model: str) -> None:
-        self.provenance = {"model": model}
+    for provenance in ({"model": "another"}, {"model": "another", "model_digest": "x"}):
+        other = Desk(lambda: model, runs={"x": OpenRun("x", "features", "another", {}, {}, provenance=provenance)})
+        other.open()
+        assert "Open it with --model another" in str(other.failure)
 
 
 def test_runs__name_parts_in_heads_that_are_not_in_the_list_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +190,7 @@ def test_runs__name_parts_in_heads_that_are_not_in_the_list_too(monkeypatch: pyt
     features = qk.decompose(model, contrast(40), rank=2, progress=False)
     monkeypatch.setattr("qkprism.atlas.naming.SIGNIFICANT", 2.0)  # random weights have no feature
     monkeypatch.setattr(desk_module, "HEADS_TOLD", 1)
-    made = Desk(lambda: model, runs={"boxes": features})
+    made = Desk(lambda: model, runs={"boxes": opened("boxes", features)})
     made._model, made._atlas, made.stage = model, atlas, "ready"
     told = [edge["head"] for edge in made.explain(WORDS, None)["edges"]]
     assert len(told) == 1
@@ -217,6 +205,7 @@ def test_modules__make_one_script_with_no_name_twice() -> None:
     assert not re.search(r"^(import|export)\b", whole, re.MULTILINE)
     names = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", whole, re.MULTILINE)
     assert sorted(names) == sorted(set(names))
+    assert not re.search(r"^(?:const|let) [^\w]", whole, re.MULTILINE)  # names that this would not see
     modules = [name for name in asset_names() if name.endswith(".js")]
     assert set(modules) == {"main.js"} | {name for one in modules for name in IMPORT.findall(asset(one))}
     for name in modules:
@@ -236,146 +225,3 @@ def test_mailed_page__data_cannot_leave_its_script() -> None:
     assert "</script><img" not in page
     assert "<title>qkprism: &lt;b&gt;</title>" in page
     assert "static/" not in page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium")
-    if program is None and not os.environ.get("QKPRISM_REQUIRE_ALL"):
-        pytest.skip("needs chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The command itself, on a tiny model; at the end Ctrl-C, which it takes well."""
-    model, atlas = explained()
-    folder = tmp_path_factory.mktemp("explored")
-    model.hf.save_pretrained(folder / "little")
-    model.tokenizer.save_pretrained(folder / "little")
-    atlas.save(folder / "atlas")
-    command = [sys.executable, "-m", "qkprism", "explore", "--no-browser", "--device", "cpu", "--dtype", "float32"]
-    command += ["--model", str(folder / "little"), "--atlas", str(folder / "atlas")]
-    with (
-        open(folder / "log", "w") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().split()[-1]
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
-    assert "Traceback" not in (folder / "log").read_text()
-
-
-@pytest.fixture
-def watched(browser: Any) -> Iterator[Any]:
-    """A page, and what it said on its console or asked of others: nothing."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page, heard = context.new_page(), []
-    page.on("console", lambda message: heard.append(message.text) if is_wrong(message) else None)
-    page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("dialog", lambda dialog: heard.append(f"dialog {dialog.message}"))
-    page.on("request", lambda request: heard.append(request.url) if not is_here(request.url) else None)
-    page.set_default_timeout(60_000)
-    yield page
-    context.close()
-    assert heard == []
-
-
-def is_wrong(message: Any) -> bool:
-    """Whether the console holds a warning; browsers note there also that a mistake was answered as one, with 400."""
-    return message.type in ("error", "warning") and "status of 400" not in message.text
-
-
-def is_here(url: str) -> bool:
-    return url.startswith(("http://127.0.0.1:", "data:", "file:"))
-
-
-def state_of(page: Any) -> dict[str, str]:
-    return {name: values[0] for name, values in parse_qs(page.url.partition("#")[2]).items()}
-
-
-def test_browser__a_person_asks_why_clicks_a_token_and_a_head_and_goes_back(watched: Any, served: str) -> None:
-    page = watched
-    page.goto(served)
-    page.fill("#prompt", WORDS)
-    page.press("#prompt", "Enter")
-    page.wait_for_selector(".key-row")
-    assert state_of(page)["text"] == WORDS
-    tokens = page.locator(".token")
-    last = tokens.count() - 1
-    assert "query" in tokens.nth(last).get_attribute("class")
-    tokens.nth(9).click()
-    page.wait_for_selector(".token.query[data-place='9']")
-    assert state_of(page)["query"] == "9"
-    assert page.locator(".token.unseen").count() == last - 9
-    head = page.locator(".head-row").nth(2)
-    name = head.get_attribute("data-head")
-    head.click()
-    page.wait_for_selector(f".head-row.chosen[data-head='{name}']")
-    page.wait_for_function("name => document.getElementById('row-title').textContent.startsWith(name)", arg=name)
-    assert state_of(page)["head"] == name
-    said = page.locator(".computed").text_content()
-    assert said.startswith(f"{name} attends from")
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    page.wait_for_function("name => !document.getElementById('row-title').textContent.startsWith(name)", arg=name)
-    page.go_back()
-    page.wait_for_function("said => document.querySelector('.computed').textContent === said", arg=said)
-    page.reload()
-    page.wait_for_function("said => document.querySelector('.computed')?.textContent === said", arg=said)
-    assert page.input_value("#prompt") == WORDS
-
-
-def test_browser__the_map_opens_a_head_by_click_and_by_name(watched: Any, served: str) -> None:
-    page = watched
-    page.goto(f"{served}#view=heads")
-    page.click(".cell[data-head='L1H2']")
-    page.wait_for_selector(".head-panel h3")
-    assert state_of(page)["head"] == "L1H2"
-    page.fill("#find", "l0h3")
-    page.press("#find", "Enter")
-    page.wait_for_selector(".head-panel h2:text-is('L0H3')")
-    page.select_option("#score", "entropy")
-    page.wait_for_selector(".cell[aria-label^='L0H0: entropy']")
-    assert state_of(page) == {"view": "heads", "head": "L0H3", "score": "entropy"}
-    page.fill("#find", "L9H9")
-    page.press("#find", "Enter")
-    page.wait_for_selector("#status.problem")
-
-
-def test_browser__hostile_prompts_are_shown_as_themselves(watched: Any, served: str) -> None:
-    page = watched
-    page.set_viewport_size({"width": 390, "height": 800})
-    page.goto(f"{served}#{urlencode({'text': HOSTILE, 'head': 'L0H0'})}")
-    page.wait_for_selector(".key-row")
-    assert page.locator("main img").count() == 0
-    shown = "".join(page.locator(".token").all_text_contents())
-    assert shown.startswith("<imgĠsrc=xĠonerror=alert(1)></script>Ġ${x}Ġ")
-    told = page.evaluate("async () => (await import('./static/letters.js')).visible('a\\u202eb\\u0000c\\ud800\\n')")
-    assert told == "a⟨U+202E⟩b⟨U+0000⟩c⟨U+D800⟩⏎"
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_browser__a_mailed_page_is_the_same_view_and_asks_nothing_of_anybody(watched: Any, tmp_path: Path) -> None:
-    model, atlas = explained()
-    why = explain(model, Text(HOSTILE[:50]), atlas=atlas, top=3)
-    page, second = watched, why.edges[1]
-    page.goto(why.save(tmp_path / "why.html").as_uri())
-    page.wait_for_selector(".key-row")
-    assert page.locator(".token").count() == len(why.tokens)
-    assert page.locator(".computed").text_content() == why.edges[0].sentence
-    page.locator(".head-row").nth(1).click()
-    page.wait_for_function(
-        "said => document.querySelector('.computed').textContent === said", arg=why.edges[1].sentence
-    )
-    assert state_of(page)["head"] == str(second.head)
-    assert page.locator("main img").count() == 0

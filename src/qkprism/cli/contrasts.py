@@ -91,12 +91,13 @@ def check(
     """Draw some prompts, show their tokens and marks, and say what is wrong with them or may be."""
     from qkprism.cli.marked import show_check
     from qkprism.contrasts.checks import check as checked
+    from qkprism.models.offsets import word_offsets
 
     contrast = source_named(contrast)
     found, offsets = checked(contrast, n=n, seed=seed), None
     if not found.mistakes and model != "none":  # what is wrong anyway is said before a tokenizer is loaded
         tokenizer = _tokenizer(model)
-        offsets = _offsets(tokenizer)
+        offsets = word_offsets(tokenizer)
         found = checked(contrast, tokenizer=tokenizer, offsets=offsets, n=n, seed=seed)
     if as_json:
         rows = [{"predictor": r.predictor, "auc": r.auc, "error": r.error, "tells": r.tells} for r in found.balance]
@@ -182,17 +183,3 @@ def _tokenizer(model: str) -> Any:
     if tokenizer is None or not tokenizer.is_fast:
         raise QKPrismError(f"{model} has no tokenizer that tells where its tokens are; give --model none.")
     return tokenizer
-
-
-def _offsets(tokenizer: Any) -> Any:
-    def offsets(text: str) -> list[tuple[int, int]]:
-        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [_inside(text, start, end) for start, end in encoded["offset_mapping"]]
-
-    return offsets
-
-
-def _inside(text: str, start: int, end: int) -> tuple[int, int]:
-    """A token without the spaces before it, if it has anything else: a space before a word is not the word."""
-    piece = text[start:end]
-    return (end - len(piece.lstrip()), end) if piece.strip() else (start, end)

@@ -16,7 +16,9 @@ from qkprism.errors import QKPrismError
 def explore(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Run folders of features or of the shelf, to name parts.", show_default=False),
+        typer.Argument(
+            help="Run folders: features and the shelf name parts; studies and the toy are shown.", show_default=False
+        ),
     ] = None,
     model: ModelOption = "smollm2",
     atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
@@ -31,9 +33,9 @@ def explore(
     for place in [*(runs or ()), *([atlas] if atlas else ())]:
         if not place.is_dir():
             raise QKPrismError(f"{place} is not a run folder.")
-    from qkprism.atlas.explain import load_run
     from qkprism.explorer.desk import Desk
+    from qkprism.explorer.opening import open_run
     from qkprism.explorer.serving import serve
 
-    opened = {str(place): load_run(place) for place in runs or ()}
-    serve(Desk(loading.load, atlas, opened), port=port, browser=browser)
+    opened = {str(place): open_run(place) for place in runs or ()}
+    serve(Desk(loading.load, atlas, opened, loads_as=model), port=port, browser=browser)

@@ -17,9 +17,13 @@ from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import dumps
 from qkprism.explorer.assets import asset, asset_names, kind_of
 from qkprism.explorer.desk import Desk
+from qkprism.explorer.draft import draft_of, shelf_answer
+from qkprism.explorer.errands import Errand
 from qkprism.explorer.guard import Guard
+from qkprism.explorer.what_if import Wish
 from qkprism.explorer.worker import Worker
-from qkprism.options import show
+from qkprism.heads import Head
+from qkprism.options import names_in, show
 
 LARGEST = 256_000  # bytes of a question
 GONE = 499  # nobody reads it
@@ -29,6 +33,17 @@ Answer = Callable[[Mapping[str, Any]], Any]
 
 def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard:
     """The whole server as an ASGI app; opening the desk is the worker's first job."""
+
+    def at_once(answer: Answer) -> Callable[[Request], Any]:
+        """For what needs no model, and so need not wait for it."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return answered(answer(await _question(request)))
+            except QKPrismError as error:
+                return problem(str(error))
+
+        return endpoint
 
     async def start(_: Request) -> Response:
         return answered(desk.start())
@@ -43,14 +58,39 @@ def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard
         Route("/", page),
         Route("/static/{name}", static),
         Route("/api/start", start),
-        Route("/api/explain", asked(lambda q: desk.explain(*_text_and_query(q))), methods=["POST"]),
-        Route("/api/row", asked(lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key"))),
-              methods=["POST"]),
-        Route("/api/heads", asked(lambda _: desk.heads()), methods=["POST"]),
-        Route("/api/head", asked(lambda q: desk.head(_string(q, "head"))), methods=["POST"]),
-    ]  # fmt: skip
+        *(Route(f"/api/{name}", asked(answer), methods=["POST"]) for name, answer in _questions(desk).items()),
+        *(Route(f"/api/{name}", at_once(answer), methods=["POST"]) for name, answer in _quick(desk, worker).items()),
+    ]
     app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
     return Guard(app, secret, port)
+
+
+def _questions(desk: Desk) -> dict[str, Answer]:
+    """What is asked of the model, and so waits for it."""
+    return {
+        "explain": lambda q: desk.explain(*_text_and_query(q)),
+        "row": lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key")),
+        "edits": lambda q: desk.edits(_string(q, "head")),
+        "whatif": lambda q: _what_if(desk, q),
+        "heads": lambda _: desk.heads(),
+        "head": lambda q: desk.head(_string(q, "head")),
+        "evidence": lambda q: desk.evidence(_string(q, "head")),
+        "seen": lambda q: desk.seen(*(_string(q, name) for name in ("head", "run", "feature", "texts"))),
+        "draft": lambda q: desk.draft(draft_of(q)),
+        "mark": lambda q: _mark(desk, q),
+        "runs": lambda _: desk.tell_runs(),
+        "table": lambda q: desk.table(_string(q, "run"), _string(q, "table")),
+    }
+
+
+def _quick(desk: Desk, worker: Worker) -> dict[str, Answer]:
+    """What needs no model, and is answered while it works."""
+    return {
+        "shelf": lambda _: shelf_answer(),
+        "try": lambda q: _try(desk, worker, q),
+        "job": lambda q: desk.jobs[_string(q, "job")].answer(),
+        "cancel": lambda q: _cancel(desk, q),
+    }
 
 
 async def page(_: Request) -> Response:
@@ -125,6 +165,41 @@ async def _question(request: Request) -> Mapping[str, Any]:
     if not isinstance(question, dict):
         raise QKPrismError(f"The question is a JSON object, not {show(question)}.")
     return question
+
+
+def _mark(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
+    place = _place(q, "place")
+    if place is None:
+        raise QKPrismError("Say which token is marked.")
+    return desk.mark(_string(q, "line"), place, _string(q, "sign"))
+
+
+def _try(desk: Desk, worker: Worker, q: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a contrast in the queue of the model; the job says how far it is."""
+    trial = desk.trial(draft_of(q), _string(q, "place"), n=q.get("n", 96), top=q.get("top", 4))
+    job = desk.jobs.add(Errand(f"{trial.draft.name} in {desk.model.name}"))
+    worker.submit(lambda: job.run(lambda one: desk.run_trial(trial, one)))
+    return job.answer()
+
+
+def _cancel(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
+    job = desk.jobs[_string(q, "job")]
+    job.cancel()
+    return job.answer()
+
+
+def _what_if(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
+    """A question for an edit, read and answered."""
+    query, original, target = (_place(q, name) for name in ("query", "key", "target"))
+    if query is None or original is None or target is None:
+        raise QKPrismError("An edit needs a query, a key and a target: numbers of tokens.")
+    wish = Wish(Head.parse(_string(q, "head")), query, original, target, q.get("kind", "swap"), q.get("amount", 1.0))
+    part, run = (None if q.get(name) is None else _string(q, name) for name in ("part", "run"))
+    if (part is None) == (run is None):
+        raise QKPrismError("Give a part, or a run with its features.")
+    features = names_in(q.get("features", []), "features")
+    together = q.get("together") is True
+    return desk.what_if(_string(q, "text"), wish, part=part, run=run, features=features, together=together)
 
 
 def _text_and_query(question: Mapping[str, Any]) -> tuple[str, int | None]:

@@ -4,25 +4,61 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
 from qkprism.atlas.atlas import Atlas
-from qkprism.atlas.explain import atlas_for, cached_atlas, explain
+from qkprism.atlas.explain import atlas_for, cached_atlas, explain, shown
 from qkprism.atlas.explanation import Explanation
-from qkprism.contrasts import Text
+from qkprism.contrasts import Contrast, Text
+from qkprism.contrasts.shelves import check_on_shelf
+from qkprism.contrasts.tasks import task
+from qkprism.contrasts.templates import shelf_names
+from qkprism.core.row_split import PARTS, REST
 from qkprism.errors import QKPrismError
-from qkprism.explorer.answers import FORMAT, PALETTE, explanation_answer, head_answer, heads_answer, row_answer
+from qkprism.explorer.answers import (
+    FORMAT,
+    MEANINGS,
+    PALETTE,
+    explanation_answer,
+    head_answer,
+    heads_answer,
+    row_answer,
+)
+from qkprism.explorer.columns import run_columns
+from qkprism.explorer.draft import Draft, draft_answer, marked_line
+from qkprism.explorer.errands import Errand, Errands
+from qkprism.explorer.evidence import evidence_answer, seen_answer
+from qkprism.explorer.opening import OpenRun, opened
+from qkprism.explorer.places import place_below
+from qkprism.explorer.run_answers import runs_answer, start_answer, table_answer
+from qkprism.explorer.sets import FeatureSets
+from qkprism.explorer.trial import Trial
+from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
+from qkprism.explorer.what_if_answer import what_if_answer
 from qkprism.heads import Head, check_heads
+from qkprism.models.continuation import Continuation
+from qkprism.models.encoding import encode_text
 from qkprism.models.model import Model
+from qkprism.options import Frame
 from qkprism.progress import listening
 from qkprism.results.features import Features
 from qkprism.runs import is_run
 from qkprism.studies.shelf_result import Shelf
+from qkprism.verbs.inputs import heads_with_features
 
 Run = Features | Shelf
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
+OWN = "own"  # the texts that were kept with a run
+SEEN = {"n_train": 1, "n_search": 1, "n_test": 64}
+ATLAS = ""  # the name that the atlas has among tables
+MATCH = "match"  # the whole of it, whatever features name within it
+EDITABLE = {MATCH: "all that this query and this key do together", **{name: MEANINGS[name] for name in PARTS[:-1]}}
 LONGEST = 2048  # tokens
 
 
@@ -32,24 +68,34 @@ class Desk:
 
     open_model  called once, by `open`
     atlas       a folder of an atlas; None for the one of the cache, which is made where there is none
-    runs        features and shelves by the names of their folders
+    runs        what was opened, by the names of folders; features and shelves name parts, and others are shown
+    root        the folder below which the page may save runs
+    loads_as    what `load` takes to open this model again
     """
 
     open_model: Callable[[], Model]
     atlas: Path | None = None
-    runs: Mapping[str, Run] = field(default_factory=dict)
+    runs: dict[str, OpenRun] = field(default_factory=dict)
+    root: Path = field(default_factory=Path.cwd)
+    loads_as: str = ""
+    jobs: Errands = field(default_factory=Errands)
     stage: str = "loading"
     step: tuple[str, int, int] | None = None
     failure: str | None = None
     _model: Model | None = None
     _atlas: Atlas | None = None
     _kept: OrderedDict[tuple[str, int | None], Explanation] = field(default_factory=OrderedDict)
+    _begun: OrderedDict[tuple[tuple[int, ...], Wish, Frame], Continuation] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self._name_by(self.runs)
 
     def open(self) -> None:
         """Load the model, then its atlas; what goes wrong is a sentence in the page."""
         try:
             model = self.open_model()
-            _check_runs(self.runs, model)
+            for run in self.runs.values():
+                run.check(model)
             if self.atlas is None and not is_run(cached_atlas(model)):
                 self.stage = "surveying"
             with listening(self._listen):
@@ -59,6 +105,16 @@ class Desk:
             self.stage, self.failure = "failed", str(error)
         except Exception as error:  # a page that waits for ever would be worse
             self.stage, self.failure = "failed", f"The model could not be opened: {type(error).__name__}: {error}"
+
+    def _name_by(self, runs: Mapping[str, OpenRun]) -> None:
+        """Let the features of these runs name parts; what was explained without them is forgotten."""
+        self.naming: dict[str, Run] = {
+            f"{name} / {part}" if part else name: naming
+            for name, run in runs.items()
+            for part, naming in run.naming.items()
+        }
+        self.sets = FeatureSets(self.naming)
+        self._kept.clear()
 
     def _listen(self, unit: str, done: int, total: int) -> None:
         self.step = (unit, done, total)
@@ -80,7 +136,7 @@ class Desk:
     @property
     def shelves(self) -> dict[str, Shelf]:
         """The runs that are shelves."""
-        return {name: run for name, run in self.runs.items() if isinstance(run, Shelf)}
+        return {name: run for name, run in self.naming.items() if isinstance(run, Shelf)}
 
     def start(self) -> dict[str, Any]:
         """How far opening is, and what is open."""
@@ -90,8 +146,10 @@ class Desk:
         if self._model is not None and self._atlas is not None:
             text = self._atlas.provenance.get("text", {})
             told["model"] = self._model.name
+            told["loads_as"] = self.loads_as or self._model.name
             told["atlas"] = f"{text.get('tokens')} tokens of {text.get('origin')}"
-            told["runs"] = [f"{name}: {run!r}".splitlines()[0] for name, run in self.runs.items()]
+            told["runs"] = [f"{name}: {run.what}" for name, run in self.runs.items()]
+            told |= start_answer(self._model, self._atlas, self.runs)
         return told
 
     def explain(self, text: str, query: int | None) -> dict[str, Any]:
@@ -102,19 +160,139 @@ class Desk:
         """One row of one head, with sentences for its most attended keys and for the one that is chosen."""
         (wanted,) = check_heads(head, self.model.heads_per_layer, self.model.name)
         found = self._explanation(text, query)
-        if self.runs and wanted not in {edge.head for edge in found.edges}:  # features are told in these alone
+        if self.naming and wanted not in {edge.head for edge in found.edges}:  # features are told in these alone
             found = self._ask(text, found.query, head=wanted)
         chosen = [] if key is None else [_seen(found, wanted, key)]
         return row_answer(found, wanted, [*chosen, *found.most_attended(wanted, KEYS_TOLD)])
 
     def heads(self) -> dict[str, Any]:
         """Every score of every head."""
-        return heads_answer(self.read, self.shelves)
+        return heads_answer(self.read, run_columns(self.runs, self.read.heads))
+
+    def tell_runs(self) -> dict[str, Any]:
+        """What was run, and with which choices."""
+        return runs_answer(self.runs)
+
+    def table(self, run: str, table: str) -> dict[str, Any]:
+        """One table of a run; `atlas` is the model's own."""
+        if run == ATLAS:
+            return table_answer(self.read.to_frame())
+        if run not in self.runs:
+            raise QKPrismError(f"{run} is not open. There are: {', '.join(self.runs) or 'none'}.")
+        return table_answer(self.runs[run].table(table))
 
     def head(self, name: str) -> dict[str, Any]:
         """One head."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
         return head_answer(self.read, wanted, self.shelves)
+
+    def draft(self, draft: Draft) -> dict[str, Any]:
+        """How a contrast that is being written falls on tokens, and what the check says."""
+        return draft_answer(draft, self.model)
+
+    def mark(self, line: str, place: int, sign: str) -> dict[str, Any]:
+        """A prompt with another mark."""
+        return {"format": FORMAT, "line": marked_line(line, place, sign, self.model)}
+
+    def trial(self, draft: Draft, place: str, *, n: int, top: int) -> Trial:
+        """What is run, if it can be saved there."""
+        return Trial(draft, place_below(self.root, place), n, top)
+
+    def run_trial(self, trial: Trial, job: Errand) -> dict[str, Any]:
+        """Run a contrast, save it, and open the run beside the others."""
+        run, told = trial.run(self.model, job)
+        name = str(trial.place.relative_to(self.root.resolve()))
+        self.runs[name] = opened(name, run, trial.place)
+        self._name_by(self.runs)
+        return told | {"run": name}
+
+    def evidence(self, name: str) -> dict[str, Any]:
+        """What speaks for the features of a head."""
+        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
+        sets = {str(one["run"]): self.sets.features(one["run"]) for one in self.sets.of_head(wanted)}
+        return evidence_answer(wanted, sets) | {"texts": {run: self._texts_named(run) for run in sets}}
+
+    def seen(self, name: str, run: str, feature: str, texts: str) -> dict[str, Any]:
+        """Keys and queries of texts in one feature of a head: of the run's own contrast, or of one of the shelf."""
+        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
+        features = self.sets.features(run)
+        if (feature, wanted) not in features:
+            raise QKPrismError(f"{run} has no feature {feature!r} in {wanted}.")
+        drawn = self._texts(run) if texts == OWN else task(check_on_shelf(texts), 1, self._tokenizer, **SEEN).test
+        return seen_answer(self.model, drawn, features, feature, wanted)
+
+    def _texts(self, run: str) -> Contrast:
+        file = self.runs[run].file if run in self.runs else None
+        if file is None:
+            raise QKPrismError(f"The texts of {run} were not kept. Choose a contrast of the shelf.")
+        if file.suffix == ".toml":
+            return task(file, 1, self._tokenizer, **SEEN).test
+        return Contrast.read(file)[: SEEN["n_test"]]
+
+    def _texts_named(self, run: str) -> str:
+        """The texts that a feature is looked at with unless others are chosen."""
+        if run in self.runs and self.runs[run].file is not None:
+            return OWN
+        words = [Path(part).name for part in run.split(" / ")]
+        return next((word for word in reversed(words) if word in shelf_names()), "")
+
+    @property
+    def _tokenizer(self) -> Any:
+        return self.model.tokenizer
+
+    def edits(self, name: str) -> dict[str, Any]:
+        """What can be edited in a head: parts of its logits, and the features of the runs that are open."""
+        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
+        parts = [{"name": part, "meaning": meaning} for part, meaning in EDITABLE.items()]
+        return {"format": FORMAT, "head": str(wanted), "parts": parts, "sets": self.sets.of_head(wanted)}
+
+    def what_if(
+        self, text: str, wish: Wish, *, part: str | None, run: str | None, features: Sequence[str], together: bool
+    ) -> dict[str, Any]:
+        """What an edit of two keys does to a head and to the prediction, beside its controls.
+
+        part       of the logit; or the features of a run
+        together   whether all heads of the run are edited at once, or this one alone
+        """
+        check_heads(wish.head, self.model.heads_per_layer, self.model.name)
+        ids = self._ids(text)
+        heads, rope, variants = self._variants(text, wish, part, run, features, together)
+        found = outcomes(self._continued(ids, wish, rope), wish, heads, variants)
+        what = part if part is not None else " and ".join(features)
+        tokens = [shown(self.model, one) for one in ids]
+        return what_if_answer(wish, what, found, tokens, ids, lambda one: shown(self.model, one))
+
+    def _variants(
+        self, text: str, wish: Wish, part: str | None, run: str | None, features: Sequence[str], together: bool
+    ) -> tuple[Sequence[Head], Frame, list[Variant]]:
+        """The heads that are edited, the frame the model runs in, and the edit beside its controls."""
+        if run is None:
+            explanation = self._explanation(text, wish.query)
+            for key in (wish.original, wish.target):
+                _seen(explanation, wish.head, key)
+            values = _part(explanation, wish.head, part)
+            seen = explanation.row(wish.head).logits.isfinite().nonzero()[:, 0].tolist()
+            return [wish.head], "post", part_variants(wish, values, seen)
+        found = self.sets.features(run)
+        if not features or set(features) - set(found.contrasts):
+            raise QKPrismError(f"Choose features of {run}. There are: {', '.join(found.contrasts)}.")
+        heads = heads_with_features(self.model, found, None if together else wish.head)
+        return heads, found.encoding.rope, feature_variants(wish, found, features, heads)
+
+    def _continued(self, ids: tuple[int, ...], wish: Wish, rope: Frame) -> Continuation:
+        """The text run up to its query, kept for the next amount of a slider."""
+        places = replace(wish, head=Head(0, 0), kind="swap", amount=1.0)
+        if (ids, places, rope) not in self._begun:
+            self._begun.clear()
+            self._begun[ids, places, rope] = begin(self.model, ids, wish, rope)
+        return self._begun[ids, places, rope]
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        self._check_length(text)
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            raise QKPrismError(f"{self.model.name} has no tokenizer.")
+        return tuple(encode_text(tokenizer, Text(text), causal=self.model.is_causal).ids)
 
     def _explanation(self, text: str, query: int | None) -> Explanation:
         if (text, query) not in self._kept:
@@ -128,7 +306,7 @@ class Desk:
     def _ask(self, text: str, query: int | None, **options: Any) -> Explanation:
         model = self.model
         self._check_length(text)
-        features: Sequence[Run] | None = list(self.runs.values()) or None
+        features: Sequence[Run] | None = list(self.naming.values()) or None
         return explain(model, Text(text), query=query, atlas=self.read, features=features, progress=False, **options)
 
     def _check_length(self, text: str) -> None:
@@ -144,8 +322,11 @@ def _seen(explanation: Explanation, head: Head, key: int) -> int:
     return key
 
 
-def _check_runs(runs: Mapping[str, Run], model: Model) -> None:
-    for name, run in runs.items():
-        theirs = run.provenance.get("model")
-        if theirs is not None and theirs != model.name:
-            raise QKPrismError(f"{name} is a run of {theirs}, not of {model.name}. Open it with --model {theirs}.")
+def _part(explanation: Explanation, head: Head, part: str | None) -> Float64[Tensor, " token"]:
+    """The values of one part of the logits; the match is what no plain part is."""
+    terms = explanation.row(head).terms
+    if part == MATCH:
+        return torch.stack([values for name, values in terms.items() if name == REST or name not in MEANINGS]).sum(0)
+    if part not in EDITABLE or part not in terms:
+        raise QKPrismError(f"{part!r} is not a part that can be edited. There are: {', '.join(EDITABLE)}.")
+    return terms[part]

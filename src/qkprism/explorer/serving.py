@@ -16,6 +16,7 @@ from qkprism.explorer.desk import Desk
 from qkprism.explorer.worker import Worker
 
 HOST = "127.0.0.1"
+BACKLOG = 512
 
 
 def serve(desk: Desk, *, port: int = 0, browser: bool = True) -> None:
@@ -50,6 +51,7 @@ def _listener(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
+        listener.listen(BACKLOG)  # who is quicker than the server waits, and is not refused
     except OSError as error:
         listener.close()
         raise QKPrismError(

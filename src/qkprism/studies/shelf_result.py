@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
 from qkprism.results.stored import load_result, save_result
-from qkprism.runs import json_value
+from qkprism.runs import MANIFEST, json_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +111,8 @@ class Shelf(Frozen):
         """The features of a contrast in its best heads."""
         if self.folder is None:
             raise QKPrismError("This table has no folder with features. Read that of a run: Shelf.load('runs/shelf').")
-        return Features.load(Path(self.folder) / features_folder(self[contrast].contrast))
+        place = Path(self.folder) / features_folder(self[contrast].contrast)
+        return _read_once(place, (place / MANIFEST).stat().st_mtime_ns if (place / MANIFEST).is_file() else 0)
 
     def named(self, head: HeadLike) -> dict[str, Feature]:
         """The features of a head, by the contrasts among whose best heads it is.
@@ -176,6 +178,12 @@ class Shelf(Frozen):
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().drop(columns=["digest"]).to_html(index=False, float_format="{:.3g}".format))
+
+
+@lru_cache(maxsize=64)
+def _read_once(place: Path, written: int) -> Features:  # noqa: ARG001  (what is written anew is read anew)
+    """Features from their folder; an explanation wants those of every contrast again and again."""
+    return Features.load(place)
 
 
 def features_folder(contrast: str) -> str:

@@ -1,6 +1,7 @@
 // One head: where it looks on plain text, what decides, where it attends most, and what contrasts found in it.
 
 import { el, fill } from "./dom.js";
+import { featureCards } from "./features.js";
 import { visible } from "./letters.js";
 import { ask } from "./source.js";
 import { go } from "./state.js";
@@ -10,7 +11,7 @@ const GROUPS = [
   ["decides: ", "What decides, on held-out text"],
 ];
 
-/** @param {{busy: (sentence: string) => void}} status */
+/** @param {{busy: (sentence: string) => void, fail: (sentence: string) => void}} status */
 export function headPanel(status) {
   const element = el("section", { class: "card head-panel", "aria-live": "polite", "aria-label": "Head" });
   let shown = "";
@@ -25,12 +26,13 @@ export function headPanel(status) {
       return fill(element, el("h2", { text: "Choose a head" }),
         el("p", { class: "hint", text: "Click a cell of the map, or write a name such as L18H6 and press Enter." }));
     }
-    if (shown === name) return;
+    if (shown === `${name} ${heads.columns.length}`) return;
     if (!element.childElementCount) status.busy(`Opening ${name} …`);
     try {
       const facts = await ask("head", { head: name }, signal);
-      shown = name;
-      fill(element, ...described(heads, facts));
+      const evidence = /** @type {import("./source.js").Evidence} */ (await ask("evidence", { head: name }, signal));
+      shown = `${name} ${heads.columns.length}`;
+      fill(element, ...described(heads, facts, featureCards(evidence, status)));
     } catch (error) {
       if (!signal.aborted) fill(element, el("h2", { text: name }));
       shown = "";
@@ -44,8 +46,9 @@ export function headPanel(status) {
 /**
  * @param {import("./source.js").Heads} heads
  * @param {import("./source.js").HeadFacts} facts
+ * @param {HTMLElement[]} features
  */
-function described(heads, facts) {
+function described(heads, facts, features) {
   const at = heads.heads.findIndex(([layer, index]) => `L${layer}H${index}` === facts.head);
   const scores = heads.columns.map(({ name, values }) => ({ name, value: values[at] }));
   return [
@@ -54,6 +57,7 @@ function described(heads, facts) {
       type: "button", class: "primary", text: `Ask why with ${facts.head}`, on: { click: () => go({ view: "why", head: facts.head, key: null }) },
     })),
     el("p", { text: summary(scores) }),
+    ...features,
     ...(facts.tested.length ? tested(facts.tested) : []),
     ...GROUPS.flatMap(([prefix, title]) => [el("h3", { text: title }), meters(scores, prefix)]),
     el("h3", { text: "Where it attends most, in held-out text" }),

@@ -1,9 +1,12 @@
-// Heads: layers against heads as a map, coloured by any score; one click opens a head.
+// Heads: all of them as a map or as a scatter of two scores, coloured by a third; one or two are opened beside it.
 
-import { inkOn, onScale } from "./colors.js";
+import { columnNamed, columnOptions, usualColumn } from "./columns.js";
+import { onScale } from "./colors.js";
 import { el, fill } from "./dom.js";
 import { headPanel } from "./head.js";
-import { roving, setStop } from "./keys.js";
+import { headMap } from "./map.js";
+import { saveButtons } from "./saving.js";
+import { scatterPlot } from "./scatter.js";
 import { ask } from "./source.js";
 import { go } from "./state.js";
 
@@ -12,27 +15,38 @@ import { go } from "./state.js";
  * @param {import("./source.js").Palette} palette
  */
 export function headsView(status, palette) {
-  const score = /** @type {HTMLSelectElement} */ (el("select", { id: "score" }));
+  const [score, across, up] = ["score", "across", "up"].map((id) => /** @type {HTMLSelectElement} */ (el("select", { id })));
   const search = /** @type {HTMLInputElement} */ (
     el("input", { type: "search", id: "find", placeholder: "L18H6", spellcheck: "false", size: "8" }));
+  const beside = /** @type {HTMLInputElement} */ (
+    el("input", { type: "search", id: "beside", placeholder: "none", spellcheck: "false", size: "8" }));
   const caption = el("p", { class: "hint" });
-  const legend = el("div", { class: "scale" });
-  const map = el("div", { class: "map", role: "group", "aria-label": "Heads: a row a layer" });
-  const panel = headPanel(status);
+  const map = headMap(palette, (head) => go({ head, key: null }));
+  const plot = scatterPlot("Heads by two scores", (head) => go({ head, key: null }));
+  const plotted = el("div", {}, plot.element, saveButtons(plot.picture, () => `heads ${across.value} ${up.value}`));
+  const [panel, second] = [headPanel(status), headPanel(status)];
   const element = el("div", { class: "columns heads-view" },
     el("section", { class: "card", "aria-label": "Map" },
       el("h2", { text: "Heads of the model" }),
       el("div", { class: "controls" },
         el("label", { for: "score", text: "Colour by" }), score,
-        el("label", { for: "find", text: "Find" }), search),
-      caption, legend, el("div", { class: "scroll" }, map)),
-    panel.element);
-  let wide = 1;
-  roving(map, { columns: () => wide });
+        el("label", { for: "find", text: "Find" }), search,
+        el("label", { for: "beside", text: "and beside it" }), beside),
+      el("div", { class: "controls spaced" }, el("label", { for: "across", text: "Across" }), across, el("label", { for: "up", text: "up" }), up),
+      caption, map.element, plotted),
+    el("div", { class: "panels" }, panel.element, second.element));
   score.addEventListener("change", () => go({ score: score.value }));
-  search.addEventListener("input", () => mark(search.value.trim().toUpperCase()));
+  across.addEventListener("change", () => go({ across: across.value || null, up: across.value ? up.value || across.value : null }));
+  up.addEventListener("change", () => go({ up: up.value || null, across: up.value ? across.value || up.value : null }));
+  search.addEventListener("input", () => map.mark(search.value.trim().toUpperCase()));
   search.addEventListener("keydown", (event) => {
     if (event.key === "Enter") go({ head: search.value.trim().toUpperCase(), key: null });
+  });
+  beside.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") go({ other: beside.value.trim().toUpperCase() || null });
+  });
+  beside.addEventListener("search", () => {
+    if (!beside.value) go({ other: null });
   });
 
   /** @type {import("./source.js").Heads|null} */
@@ -44,14 +58,20 @@ export function headsView(status, palette) {
     asking.abort();
     const { signal } = (asking = new AbortController());
     try {
-      if (!heads) {
-        status.busy("Reading the atlas …");
-        heads = /** @type {import("./source.js").Heads} */ (await ask("heads", {}, signal));
-        fill(score, ...options(heads.columns));
+      if (!heads) status.busy("Reading the atlas …");
+      const found = /** @type {import("./source.js").Heads} */ (await ask("heads", {}, signal));
+      if (found.columns.length !== heads?.columns.length) {
+        heads = found;
+        drawn = "";
+        fill(score, ...columnOptions(heads.columns));
+        for (const axis of [across, up]) fill(axis, el("option", { value: "", text: "a map of layers and heads" }), ...columnOptions(heads.columns));
       }
       draw(heads, state);
-      mark(state.head ?? "");
+      map.mark(state.head ?? "");
+      beside.value = state.other ?? "";
+      second.element.hidden = !state.other;
       await panel.look(heads, state.head, signal);
+      if (state.other) await second.look(heads, state.other, signal);
       if (!signal.aborted) status.done();
     } catch (error) {
       if (!signal.aborted) status.fail(/** @type {Error} */ (error).message);
@@ -59,82 +79,38 @@ export function headsView(status, palette) {
   }
 
   function draw(/** @type {import("./source.js").Heads} */ all, /** @type {import("./state.js").State} */ state) {
-    const column = all.columns.find((one) => one.name === state.score) ?? usual(all.columns);
-    score.value = column.name;
-    if (drawn === column.name) return;
-    drawn = column.name;
-    const known = /** @type {number[]} */ (column.values.filter((value) => value !== null));
-    const [low, high] = [Math.min(0, ...known), Math.max(1e-9, ...known)];
-    const shares = high <= 1;
+    const column = columnNamed(all.columns, state.score) ?? usualColumn(all.columns);
+    const [x, y] = [columnNamed(all.columns, state.across), columnNamed(all.columns, state.up)];
+    [score.value, across.value, up.value] = [column.name, x?.name ?? "", y?.name ?? ""];
+    [map.element.hidden, plotted.hidden] = [Boolean(x && y), !(x && y)];
+    const now = JSON.stringify([column.name, x?.name, y?.name, x && y ? [state.head, state.other] : 0]);
+    if (drawn === now) return;
+    drawn = now;
     fill(caption, column.caption);
-    fill(legend, el("span", { text: told(low, shares) }),
-      el("span", { class: "gradient", style: { background: `linear-gradient(to right, ${palette.scale.join(",")})` } }),
-      el("span", { text: told(high, shares) }));
-    wide = 1 + Math.max(...all.heads.map(([, index]) => index));
-    map.style.setProperty("--wide", String(wide));
-    const cells = [el("span"), ...Array.from({ length: wide }, (_, i) => el("span", { class: "tick", text: `H${i}` }))];
-    let layer = -1;
-    all.heads.forEach(([at, index], i) => {
-      if (at !== layer) cells.push(el("span", { class: "tick layer", text: `L${(layer = at)}` }));
-      const value = column.values[i];
-      const color = value === null ? null : onScale(palette.scale, (value - low) / (high - low));
-      const name = `L${at}H${index}`;
-      cells.push(el("button", {
-        type: "button", class: "cell", data: { head: name, rove: "" }, text: value === null ? "" : letters(value, shares),
-        "aria-label": `${name}: ${column.name} ${value === null ? "not known" : value.toFixed(3)}`,
-        title: `${name}: ${value === null ? "not known" : value.toFixed(3)}`,
-        style: { background: color ? `rgb(${color})` : palette.missing, color: color ? inkOn(color) : "#000000", "grid-column": String(index + 2) },
-        on: { click: () => go({ head: name, key: null }) },
-      }));
-    });
-    fill(map, ...cells);
+    if (x && y) drawPoints(all, column, x, y, [state.head, state.other]);
+    else map.show(all, column);
   }
 
-  /** Frame the heads whose name begins so. */
-  function mark(/** @type {string} */ name) {
-    const cells = /** @type {HTMLElement[]} */ ([...map.querySelectorAll("[data-head]")]);
-    cells.forEach((cell) => {
-      cell.classList.toggle("chosen", cell.dataset.head === name);
-      cell.classList.toggle("found", name !== "" && (cell.dataset.head ?? "").startsWith(name));
+  /** A point a head that has both scores. */
+  function drawPoints(
+    /** @type {import("./source.js").Heads} */ all,
+    /** @type {import("./source.js").Column} */ column,
+    /** @type {import("./source.js").Column} */ x,
+    /** @type {import("./source.js").Column} */ y,
+    /** @type {(string|null)[]} */ chosen,
+  ) {
+    const known = /** @type {number[]} */ (column.values.filter((value) => value !== null));
+    const [low, high] = [Math.min(...known), Math.max(...known)];
+    const points = all.heads.flatMap(([layer, index], i) => {
+      const [across, up, value, name] = [x.values[i], y.values[i], column.values[i], `L${layer}H${index}`];
+      if (across === null || up === null) return [];
+      const color = value === null ? palette.missing : `rgb(${onScale(palette.scale, high > low ? (value - low) / (high - low) : 0)})`;
+      const told = `${name}: ${x.name} ${across.toFixed(3)}, ${y.name} ${up.toFixed(3)}, ${column.name} ${value === null ? "not known" : value.toFixed(3)}`;
+      return [{ name, told, x: across, y: up, color, chosen: chosen.includes(name) }];
     });
-    if (!map.contains(document.activeElement)) setStop(cells, Math.max(0, cells.findIndex((cell) => cell.dataset.head === name)));
+    plot.show(points, x.name, y.name);
+    fill(caption, `${points.length} heads have both scores. ${column.caption}`);
   }
 
   return { element, look };
-}
-
-/**
- * The score that is shown first: what contrasts found if there are any, else who copies what followed before.
- * @param {import("./source.js").Column[]} columns
- */
-function usual(columns) {
-  const first = columns.find((one) => one.name.startsWith("contrast: "));
-  return first ?? columns.find((one) => one.name === "attention: after the same token") ?? columns[0];
-}
-
-/** @param {import("./source.js").Column[]} columns */
-function options(columns) {
-  const groups = new Map();
-  for (const { name } of columns) {
-    const group = name.includes(": ") ? name.slice(0, name.indexOf(": ")) : "other";
-    if (!groups.has(group)) groups.set(group, el("optgroup", { label: group }));
-    groups.get(group).append(el("option", { value: name, text: name }));
-  }
-  return [...groups.values()];
-}
-
-/**
- * @param {number} value
- * @param {boolean} shares
- */
-function told(value, shares) {
-  return shares ? `${(100 * value).toFixed(0)}%` : value.toFixed(2);
-}
-
-/**
- * @param {number} value
- * @param {boolean} shares
- */
-function letters(value, shares) {
-  return shares ? (100 * value).toFixed(0) : value.toFixed(1);
 }

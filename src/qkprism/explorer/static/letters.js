@@ -32,3 +32,21 @@ export function quoted(token) {
 export function signed(value) {
   return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
 }
+
+/**
+ * How many of something: 1 prompt, 2 prompts.
+ * @param {number} count
+ * @param {string} noun
+ */
+export function counted(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/**
+ * A share in per cent.
+ * @param {number|null} share
+ * @param {number} [digits]
+ */
+export function percent(share, digits = 0) {
+  return share === null ? "–" : `${(100 * share).toFixed(digits)}%`;
+}

@@ -1,12 +1,16 @@
-// The page: opening, the two views, and one line that says what is going on.
+// The page: opening, the views, and one line that says what is going on.
 
+import { contrastView } from "./contrast.js";
 import { el, fill } from "./dom.js";
 import { headsView } from "./heads.js";
+import { pinButton } from "./pins.js";
+import { runView } from "./run.js";
 import { ask, mailed } from "./source.js";
-import { go, onState } from "./state.js";
+import { startView } from "./start.js";
+import { VIEWS, go, onState } from "./state.js";
+import { whatIfView } from "./whatif.js";
 import { whyView } from "./why.js";
 
-const VIEWS = [["why", "Why this token"], ["heads", "Heads"]];
 const place = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 const status = {
@@ -53,24 +57,35 @@ function open(start) {
   document.documentElement.style.setProperty("--query", start.palette.query);
   fill(place("model"), el("b", { text: start.model ?? "" }), el("span", { text: ` atlas: ${start.atlas ?? "none"}` }));
   place("model").title = (start.runs ?? []).join("\n");
-  const tabs = mailed ? [] : VIEWS.map(([view, text]) =>
-    el("button", { type: "button", data: { view }, text, on: { click: () => go({ view }) } }));
-  fill(place("tabs"), ...tabs);
-  const why = whyView(status);
-  const heads = mailed ? null : headsView(status, start.palette);
-  fill(place("main"), why.element, ...(heads ? [heads.element] : []));
+  const views = viewsOf(start);
+  const tabs = mailed ? [] : [...views.keys()].map((view) =>
+    el("button", { type: "button", data: { view }, text: VIEWS.get(view) ?? "", on: { click: () => go({ view }) } }));
+  fill(place("tabs"), ...tabs, mailed ? null : pinButton());
+  fill(place("main"), ...[...views.values()].map((view) => view.element));
   status.done();
   onState((state) => {
-    const view = state.view === "heads" && heads ? heads : why;
-    why.element.hidden = view !== why;
-    if (heads) heads.element.hidden = view !== heads;
+    const name = views.has(state.view) ? state.view : [...views.keys()][0];
+    for (const [one, view] of views) view.element.hidden = one !== name;
     for (const tab of tabs) {
-      if (tab.dataset.view === state.view) tab.setAttribute("aria-current", "page");
+      if (tab.dataset.view === name) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     }
     document.title = ["qkprism", state.head, state.text.slice(0, 40)].filter(Boolean).join(" · ");
-    view.look(state);
+    views.get(name)?.look(state);
   });
+}
+
+/**
+ * The views by their names; a mailed page has one.
+ * @param {import("./source.js").Start} start
+ * @returns {Map<string, {element: HTMLElement, look: (state: import("./state.js").State) => unknown}>}
+ */
+function viewsOf(start) {
+  if (mailed) return new Map([["why", whyView(status)]]);
+  return new Map([
+    ["start", startView(status, start.palette)], ["why", whyView(status)], ["whatif", whatIfView(status)],
+    ["heads", headsView(status, start.palette)], ["contrast", contrastView(status)], ["run", runView(status, start)],
+  ]);
 }
 
 place("skip").addEventListener("click", (event) => {

@@ -8,11 +8,35 @@
  *   variation: Record<string, number>, sink: number, edges: Edge[]}} Row
  * @typedef {{scale: string[], missing: string, query: string, attention: string}} Palette
  * @typedef {{stage: string, failure: string|null, palette: Palette, step?: {unit: string, done: number, total: number},
- *   model?: string, atlas?: string, runs?: string[]}} Start
+ *   model?: string, loads_as?: string, atlas?: string, runs?: string[], sentences?: (string|{head: string})[][]}} Start
  * @typedef {{name: string, caption: string, values: (number|null)[]}} Column
  * @typedef {{heads: [number, number][], columns: Column[]}} Heads
  * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
  * @typedef {{contrast: string, question: string, accuracy: number, q: number, chance: number, best: boolean}} Tested
+ * @typedef {{head: string, parts: {name: string, meaning: string}[],
+ *   sets: {run: string, features: {name: string, rank: number, p: number|null}[], heads: string[]}[]}} Edits
+ * @typedef {{token: string, key: string, before: number, after: number, permuted: number[]}} Said
+ * @typedef {{head: string, query: number, original: number, target: number, draws: number, control: string, sentence: string,
+ *   attention: {before: number[], after: number[], low: number[], high: number[], full: number[]|null},
+ *   predictions: Said[], moved: {after: number, permuted: number[], full: number|null}|null}} WhatIf
+ * @typedef {{predictor: string, auc: number|null, error: number|null, tells: boolean, n: number}} Balance
+ * @typedef {{mistakes: {line: number, message: string}[], notes: string[], balance: Balance[], declared: string[], n: number,
+ *   examples: {tokens: string[], marks: [number, string][], said: boolean}[]}} Checked
+ * @typedef {{place: string, run: string, n: number, chance: number, notes?: string[],
+ *   heads: {head: string, accuracy: number, q: number|null, logit_gap: number|null}[],
+ *   features?: {contrast: string, head: string, rank: number, p: number|null, evidence: string}[]}} Tried
+ * @typedef {{job: string, state: string, part: string, step: {unit: string, done: number, total: number}|null,
+ *   failure: string|null, result: Tried|null}} Job
+ * @typedef {{name: string, what: string, model: string, choices: [string, string][], tables: string[]}} RunFacts
+ * @typedef {{names: string[], rows: (string|number|boolean|null)[][], n: number}} TableFacts
+ * @typedef {{run: string, name: string, evidence: string, rank: number, ranks: Record<string, number|null>, q: number|null,
+ *   gap: {total: number|null, error: number|null}|null, salience: number|null, n: number, threshold: number,
+ *   strength: (number|null)[], null: (number|null)[], shuffled: (number|null)[], t: (number|null)[]}} FeatureFacts
+ * @typedef {{head: string, features: FeatureFacts[], texts: Record<string, string>}} Evidence
+ * @typedef {{at: [number|null, number|null], example: number, positive: boolean, labels: (string|null)[], token: string}} SeenKey
+ * @typedef {{text: string, margin: number|null}} SeenText
+ * @typedef {{labels: string[], keys: SeenKey[], queries: {at: [number|null, number|null], example: number}[], texts: string[],
+ *   right: number|null, error: number|null, strongest: SeenText[], weakest: SeenText[], wrong: SeenText[]}} Seen
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
  */
 

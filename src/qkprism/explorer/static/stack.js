@@ -124,8 +124,6 @@ function keyRow(row, tokens, stacks, i, chosen, reach) {
   const attention = row.attention[place];
   return el("button", {
     type: "button", class: chosen ? "key-row key" : "key-row", data: { place, rove: "" }, "aria-pressed": String(chosen),
-    "aria-label": `${quoted(tokens[place])}, token ${place}: attention ${attention.toFixed(3)}. From the mean token: logit ` +
-      `${signed(stacks.logits[i])}: ${told}`,
     title: `logit ${signed(stacks.logits[i])} from the mean token: ${told}`,
   },
     el("span", { class: "place", text: String(place) }),
@@ -133,6 +131,7 @@ function keyRow(row, tokens, stacks, i, chosen, reach) {
     el("span", { class: "amount", text: attention.toFixed(3) }),
     el("span", { class: "meter", "aria-hidden": "true" },
       el("span", { style: { width: `${Math.min(100, 100 * attention)}%` } })),
+    el("span", { class: "unseen-words", text: ` attention. From the mean token: logit ${signed(stacks.logits[i])}: ${told}` }),
     bars(stacks, i, reach));
 }
 

@@ -3,17 +3,12 @@
 import { el, fill } from "./dom.js";
 import { headList } from "./headlist.js";
 import { quoted, signed } from "./letters.js";
+import { promptForm } from "./prompt.js";
 import { ask, mailed } from "./source.js";
 import { stackView } from "./stack.js";
 import { go } from "./state.js";
 import { tokensView } from "./tokens.js";
 
-const EXAMPLES = [
-  "The hat is in box O, the jam is in box Z. The jam is in box",
-  "When Mary and John went to the store, John gave a drink to",
-  "The keys to the old cabinet in the hall",
-  "def area(width, height):\n    return width *",
-];
 const SHOWN = [14, 40, 1000];
 
 /** @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status */
@@ -21,17 +16,13 @@ export function whyView(status) {
   const tokens = tokensView({ choose: (place) => go(mailed ? { key: place } : { query: place, key: null }), point });
   const stack = stackView({ choose: (place) => go({ key: place }), point });
   const heads = headList({ choose: (head) => go({ head, key: null }) });
-  const prompt = /** @type {HTMLTextAreaElement} */ (
-    el("textarea", { id: "prompt", rows: "2", spellcheck: "false", placeholder: "Any text", "aria-describedby": "prompt-hint" }));
-  const form = el("form", { class: "ask" },
-    el("label", { for: "prompt", text: "Text" }), prompt,
-    el("button", { type: "submit", class: "primary", text: "Ask why" }),
-    el("p", { id: "prompt-hint", class: "hint", text: "Enter asks, Shift+Enter starts a new line." }));
-  const examples = el("p", { class: "examples" }, el("span", { text: "Try: " }),
-    ...EXAMPLES.map((text) => el("button", { type: "button", class: "link", text, on: { click: () => submit(text) } })));
+  const form = promptForm("prompt", "Ask why", submit);
   const question = el("p", { class: "hint question" });
   const title = el("h2", { id: "row-title" });
   const sentence = el("p", { class: "computed", "aria-live": "polite" });
+  let chosen = { head: "", key: 0, query: 0 };
+  const removing = el("button", { type: "button", class: "link", text: "What if it did not attend there?",
+    on: { click: () => go({ view: "whatif", ...chosen, target: null }) } });
   const detail = el("p", { class: "hint pointed-at" });
   const rebuilt = el("p", { class: "hint" });
   const most = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "How many keys are drawn" },
@@ -40,11 +31,11 @@ export function whyView(status) {
     el("section", { class: "card text-card", "aria-label": "Text" }, question, tokens.element, detail),
     el("div", { class: "columns" },
       el("section", { class: "card", "aria-label": "Heads" }, el("h2", { text: "Heads that attend from here" }), heads.element),
-      el("section", { class: "card", "aria-labelledby": "row-title" }, title, sentence,
+      el("section", { class: "card", "aria-labelledby": "row-title" }, title, sentence, mailed ? null : el("p", {}, removing),
         el("p", { class: "axis hint" }, el("span", { text: "Logits of " }), most,
           el("span", { text: " in parts, from the mean token after the first. The upright stroke is the whole logit." })),
         stack.element, rebuilt)));
-  const element = el("div", { class: "why" }, mailed ? null : form, mailed ? null : examples, answer);
+  const element = el("div", { class: "why" }, ...(mailed ? [] : form.elements), answer);
 
   /** @type {import("./source.js").Explanation|null} */
   let explanation = null;
@@ -55,19 +46,9 @@ export function whyView(status) {
   let last = /** @type {import("./state.js").State|null} */ (null);
   let asking = new AbortController();
 
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    submit(prompt.value);
-  });
-  prompt.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    submit(prompt.value);
-  });
   most.addEventListener("change", () => draw());
 
   function submit(/** @type {string} */ text) {
-    prompt.value = text;
     go({ view: "why", text, query: null, key: null });
     if (last && last.text === text && !explanation) look(last);
   }
@@ -86,7 +67,7 @@ export function whyView(status) {
   async function look(/** @type {import("./state.js").State} */ state) {
     last = state;
     asking.abort();
-    if (document.activeElement !== prompt || prompt.value === "") prompt.value = state.text;
+    form.show(state.text);
     if (!state.text && !mailed) {
       answer.hidden = true;
       [explanation, row] = [null, null];
@@ -142,6 +123,7 @@ export function whyView(status) {
     stack.show(row, words, edge.key, Number(most.value));
     fill(title, `${row.head}: why ${quoted(words[edge.key])}?`);
     fill(sentence, edge.sentence);
+    chosen = { head: row.head, key: edge.key, query };
     fill(rebuilt, rebuiltSentence(row));
     point(null);
   }

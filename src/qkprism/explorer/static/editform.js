@@ -1,0 +1,111 @@
+// Which edit: a head, what of it (a part of the logit, or features of a run), and how.
+
+import { el, fill } from "./dom.js";
+import { go } from "./state.js";
+
+const KINDS = [
+  ["swap", "swap", "exchange it between the two keys"],
+  ["ablate", "ablate", "take it from the first key"],
+  ["steer", "steer", "move the first key towards the second, or away from it"],
+];
+const PART = "part:";
+const RUN = "run:";
+
+/**
+ * @typedef {{head: string, part: string|null, run: string|null, features: string[], kind: string, amount: number,
+ *   together: boolean}} EditChoice
+ */
+
+export function editForm() {
+  const head = /** @type {HTMLInputElement} */ (el("input", { id: "edit-head", size: "8", spellcheck: "false", "aria-label": "Head" }));
+  const what = /** @type {HTMLSelectElement} */ (el("select", { id: "edit-what" }));
+  const meaning = el("p", { class: "hint" });
+  const features = el("div", { class: "features", role: "group", "aria-label": "Features" });
+  const kinds = KINDS.map(([value, text, told]) => {
+    const radio = /** @type {HTMLInputElement} */ (el("input", { type: "radio", name: "edit-kind", value, id: `edit-${value}` }));
+    radio.addEventListener("change", () => go({ kind: value }));
+    return { radio, element: el("label", { class: "choice", for: `edit-${value}`, title: told }, radio, ` ${text}`) };
+  });
+  const amount = /** @type {HTMLInputElement} */ (
+    el("input", { type: "range", min: "-2", max: "3", step: "0.1", id: "edit-amount", "aria-describedby": "edit-amount-hint" }));
+  const shown = el("output", { class: "amount" });
+  const slider = el("div", { class: "slider" }, el("label", { for: "edit-amount", text: "by" }), amount, shown,
+    el("p", { class: "hint", id: "edit-amount-hint", text: "1: the first key has what the second has. 0: nothing. Below 0: away from it." }));
+  const together = /** @type {HTMLInputElement} */ (el("input", { type: "checkbox", id: "edit-together" }));
+  const several = el("span", {});
+  const all = el("label", { class: "choice", for: "edit-together" }, together, several);
+  const element = el("div", { class: "edit-form" },
+    el("div", { class: "controls" }, el("label", { for: "edit-head", text: "In head" }), head, el("label", { for: "edit-what", text: "edit" }), what),
+    meaning, features, el("div", { class: "controls", role: "radiogroup", "aria-label": "How" }, ...kinds.map((kind) => kind.element)), slider, all);
+
+  head.addEventListener("change", () => go({ head: head.value.trim().toUpperCase(), key: null, target: null }));
+  what.addEventListener("change", () => {
+    const isRun = what.value.startsWith(RUN);
+    const name = what.value.slice(isRun ? RUN.length : PART.length);
+    go(isRun ? { run: name, part: null, features: null } : { part: name, run: null, features: null, together: null });
+  });
+  features.addEventListener("change", () => {
+    const chosen = /** @type {HTMLInputElement[]} */ ([...features.querySelectorAll("input:checked")]).map((box) => box.value);
+    go({ features: chosen.join("\n") || null });
+  });
+  together.addEventListener("change", () => go({ together: together.checked ? "yes" : null }));
+  let waiting = 0;
+  amount.addEventListener("input", () => {
+    fill(shown, Number(amount.value).toFixed(1));
+    clearTimeout(waiting);
+    waiting = setTimeout(() => go({ amount: amount.value }, { replace: true }), 200);
+  });
+
+  /**
+   * Show what can be edited, and give what is chosen of it.
+   * @param {import("./source.js").Edits} edits
+   * @param {import("./state.js").State} state
+   * @returns {EditChoice}
+   */
+  function show(edits, state) {
+    const set = edits.sets.find((one) => one.run === state.run) ?? (state.part ? undefined : edits.sets[0]);
+    const part = set ? null : edits.parts.find((one) => one.name === state.part) ?? edits.parts[0];
+    const names = set ? set.features.map((one) => one.name) : [];
+    const wanted = (state.features ?? "").split("\n").filter((name) => names.includes(name));
+    const chosen = wanted.length ? wanted : names;
+    const kind = KINDS.some(([value]) => value === state.kind) ? String(state.kind) : "swap";
+    const far = Number(state.amount ?? 1);
+    head.value = edits.head;
+    fill(what, ...groups(edits));
+    what.value = set ? RUN + set.run : PART + part?.name;
+    fill(meaning, part?.meaning ?? "Tick the features that are edited together. p: how often null data holds as well on held-out examples.");
+    fill(features, ...(set ? set.features.map((one) => featureBox(one, chosen.includes(one.name))) : []));
+    for (const { radio } of kinds) radio.checked = radio.value === kind;
+    slider.hidden = kind !== "steer";
+    amount.value = String(Number.isFinite(far) ? far : 1);
+    fill(shown, Number(amount.value).toFixed(1));
+    all.hidden = !set || set.heads.length < 2;
+    together.checked = state.together === "yes" && !all.hidden;
+    fill(several, ` in all ${set?.heads.length ?? 1} heads of this run at once: ${set?.heads.join(", ") ?? ""}`);
+    return { head: edits.head, part: part?.name ?? null, run: set?.run ?? null, features: chosen, kind,
+      amount: Number(amount.value), together: together.checked };
+  }
+
+  return { element, show };
+}
+
+/** @param {import("./source.js").Edits} edits */
+function groups(edits) {
+  const runs = edits.sets.map((one) => el("option", { value: RUN + one.run, text: one.run }));
+  const parts = edits.parts.map((one) => el("option", { value: PART + one.name, text: one.name }));
+  return [
+    ...(runs.length ? [el("optgroup", { label: "features of a run" }, ...runs)] : []),
+    el("optgroup", { label: "a part of the logit" }, ...parts),
+  ];
+}
+
+/**
+ * @param {{name: string, rank: number, p: number|null}} feature
+ * @param {boolean} checked
+ */
+function featureBox(feature, checked) {
+  const box = el("input", { type: "checkbox", value: feature.name });
+  /** @type {HTMLInputElement} */ (box).checked = checked;
+  const p = feature.p === null ? "not tested" : feature.p < 0.001 ? "p < 0.001" : `p ${feature.p.toFixed(3)}`;
+  return el("label", { class: "choice" }, box, ` ${feature.name} `, el("span", { class: "hint", text: `rank ${feature.rank}, ${p}` }));
+}

@@ -1,0 +1,222 @@
+"""What if this head did not see that? Two keys of one text are edited, and the model is run on from there.
+
+The edits are those of `intervene` (`core/edits.py`), in the subspace of features, or in a part of the logit:
+
+    features   k_o += P delta                                          P of `subspaces/conditions.py`
+    a part     k_o += delta q / (scaling |q|^2), so that l_o += delta   delta made of the part's values of the two keys
+
+A swap takes as much from the target. A steer adds `amount` times what the target has more. Beside the edit stand the
+same edit of the whole key, and with permuted labels; a part has none, so its values are dealt anew among the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from qkprism.controls import ControlName
+from qkprism.core.edits import Edit
+from qkprism.core.projectors import Subspace
+from qkprism.errors import QKPrismError
+from qkprism.heads import Head
+from qkprism.models.calls import AttentionCall
+from qkprism.models.continuation import Continuation, cache_is_exact
+from qkprism.models.devices import float64_device
+from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText
+from qkprism.models.model import Model
+from qkprism.options import Frame, choice, finite
+from qkprism.results.features import Features
+from qkprism.subspaces.conditions import Method, layer_conditions
+
+Kind = Literal["swap", "ablate", "steer"]
+KINDS: tuple[Kind, ...] = ("swap", "ablate", "steer")
+PLAIN: tuple[ControlName, ...] = ("none", "feature", "full")
+DRAWS = 8  # of permuted labels
+FARTHEST = 10.0  # times what the target has more
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Which edit, of which two keys: `amount` is a steer's alone."""
+
+    head: Head
+    query: int
+    original: int
+    target: int
+    kind: Kind = "swap"
+    amount: float = 1.0
+
+    def __post_init__(self) -> None:
+        choice(self.kind, KINDS, "a kind of edit")
+        finite(self.amount, "amount")
+        if abs(self.amount) > FARTHEST:
+            raise QKPrismError(f"amount={self.amount:g} is too far. Give one from {-FARTHEST:g} to {FARTHEST:g}.")
+        if self.original == self.target:
+            raise QKPrismError("The two keys are one token. Choose another second key.")
+
+    def edit(self, original: Float64[Tensor, " d"], target: Float64[Tensor, " d"]) -> Edit:
+        """The edit of two vectors, or of two values."""
+        return Edit(self.kind, amount=self.amount, vector=target - original if self.kind == "steer" else None)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The query and the two keys of one head, as they meet."""
+
+    query: Float64[Tensor, " d_head"]
+    original: Float64[Tensor, " d_head"]
+    target: Float64[Tensor, " d_head"]
+    scaling: float
+
+
+Change = Callable[[Head, Meeting], Float64[Tensor, " d_head"]]  # of the original key
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The edit itself or one of its controls; None changes nothing."""
+
+    control: ControlName
+    change: Change | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the head attends to, and what the model says next; None for a model that says nothing."""
+
+    control: ControlName
+    attention: Float64[Tensor, " token"]
+    prediction: Float64[Tensor, " vocabulary"] | None
+
+
+def feature_variants(wish: Wish, features: Features, names: Sequence[str], heads: Sequence[Head]) -> list[Variant]:
+    """Edits in the subspace of some features of one run, in some heads at once."""
+    method: Method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
+    groups = {"+".join(names): list(names)}
+    spaces = {
+        head: layer_conditions(features, head.layer, [method], heads=[head], draws=1, groups=groups)[head]
+        for head in heads
+    }
+    controls = [condition.control for condition in spaces[heads[0]].names]  # the same in all heads
+    permuted = [place for place, control in enumerate(controls) if control == "permuted"]
+    chosen = [*(controls.index(control) for control in PLAIN), *permuted[:DRAWS]]
+    by_head = {place: {head: each.subspace(place) for head, each in spaces.items()} for place in chosen}
+    return [
+        Variant(controls[place], None if controls[place] == "none" else partial(_within, wish, by_head[place]))
+        for place in chosen
+    ]
+
+
+def _within(wish: Wish, spaces: Mapping[Head, Subspace], head: Head, met: Meeting) -> Tensor:
+    edit = wish.edit(met.original, met.target)
+    return edit.change(met.original, head, spaces[head], partner=met.target)
+
+
+def part_variants(wish: Wish, values: Float64[Tensor, " token"], seen: Sequence[int]) -> list[Variant]:
+    """Edits of one part of the logits; in controls its values are dealt anew among the tokens after the first."""
+    generator, later = torch.Generator().manual_seed(0), torch.tensor([place for place in seen if place > 0])
+    dealt = []
+    for _ in range(DRAWS):
+        drawn = values.clone()
+        drawn[later] = values[later[torch.randperm(len(later), generator=generator)]]
+        dealt.append(drawn)
+    return [
+        Variant("none", None),
+        Variant("feature", partial(_of_part, wish, values)),
+        *(Variant("permuted", partial(_of_part, wish, drawn)) for drawn in dealt),
+    ]
+
+
+def _of_part(wish: Wish, values: Float64[Tensor, " token"], head: Head, met: Meeting) -> Tensor:
+    original, target = values[wish.original].view(1), values[wish.target].view(1)
+    delta = wish.edit(original, target).delta(original, head, partner=target).to(met.query)
+    return delta * met.query / (met.scaling * met.query.square().sum())
+
+
+def begin(model: Model, ids: Sequence[int], wish: Wish, rope: Frame) -> Continuation:
+    """The text run up to its query, if the model's cache gives the same logits."""
+    for place in (wish.query, wish.original, wish.target):
+        if not 0 <= place < len(ids):
+            raise QKPrismError(f"There is no token {place}: the text has {len(ids)} tokens, 0 to {len(ids) - 1}.")
+    keys = (EncodedKey(wish.original, True, {}, False), EncodedKey(wish.target, False, {}, True))
+    example = EncodedExample(0, EncodedText(tuple(ids), wish.query, keys), None, 1.0, None, "the text")
+    cached = wish.query > 0 and _predicts(model) and cache_is_exact(model, [example], rope)
+    return Continuation.start(model, [example], rope=rope, cached=cached)
+
+
+def outcomes(begun: Continuation, wish: Wish, heads: Sequence[Head], variants: Sequence[Variant]) -> list[Outcome]:
+    """The model run on under every variant: one pass each, from the query on."""
+    return [_Run(begun, wish, tuple(heads), variant).outcome() for variant in variants]
+
+
+@dataclass(frozen=True)
+class _Run:
+    begun: Continuation
+    wish: Wish
+    heads: tuple[Head, ...]
+    variant: Variant
+
+    def outcome(self) -> Outcome:
+        attention: list[Tensor] = []
+        layers = sorted({head.layer for head in (self.wish.head, *self.heads)})
+        visit = partial(self._visit, attention)
+        logits = None
+        if _predicts(self.begun.model):
+            logits = self.begun.logits(visit, layers)[0].to(float64_device(self.begun.model.device)).double()
+        else:
+            batch, rope = self.begun.batch, self.begun.rope
+            self.begun.model.run(
+                batch.input_ids, batch.attention_mask, visit, layers=layers, rope=rope, query_positions=batch.query
+            )
+        return Outcome(self.variant.control, attention[0].cpu(), None if logits is None else logits.softmax(-1).cpu())
+
+    def _visit(self, attention: list[Tensor], call: AttentionCall) -> None:
+        rows = self.begun.rows.to(call.key.device)
+        for head in dict.fromkeys((self.wish.head, *self.heads)):
+            if head.layer != call.layer:
+                continue
+            key = self._keys(call, head, rows)
+            if head in self.heads and self.variant.change is not None:
+                call.edit_head(head.index, key=key[None].to(call.key), rows=rows)
+            if head == self.wish.head:
+                attention.append(_attention(call, head.index, key, rows, len(self.begun.batch.examples[0].text.ids)))
+
+    def _keys(self, call: AttentionCall, head: Head, rows: Int[Tensor, " example"]) -> Float64[Tensor, "token d_head"]:
+        home = float64_device(call.key.device)
+        key = call.key[0, call.kv_head(head.index)].to(home).to(torch.float64, copy=True)
+        if self.variant.change is None or head not in self.heads:
+            return key
+        query = call.query[0, head.index, rows[0]].to(home).double()
+        original, target = (self._column(call, place) for place in (self.wish.original, self.wish.target))
+        met = Meeting(query, key[original].clone(), key[target].clone(), float(call.scaling))
+        change = self.variant.change(head, met)
+        key[original] += change
+        key[target] += self.wish.edit(met.original, met.target).of_target(change)
+        return key
+
+    def _column(self, call: AttentionCall, place: int) -> int:
+        return int(self.begun.columns(call, [place])[0])
+
+
+def _attention(
+    call: AttentionCall, head: int, key: Float[Tensor, "key_token d_head"], rows: Int[Tensor, " example"], tokens: int
+) -> Float64[Tensor, " token"]:
+    """The row of attention with these keys, a number a token of the text."""
+    query = call.query[:, head, rows].to(key).squeeze(0)  # one row
+    product = (query @ key.mT * float(call.scaling))[None, None].to(call.query.device)
+    row = call.softmax(call.finish(product, [head], rows), [head])[0, 0, 0].cpu().double()
+    places = call.key_positions.cpu()
+    found = torch.zeros(tokens, dtype=torch.float64)
+    inside = (places >= 0) & (places < tokens)
+    found[places[inside]] = row[inside]
+    return found
+
+
+def _predicts(model: Model) -> bool:
+    return model.is_causal and model.hf.get_output_embeddings() is not None

@@ -1,0 +1,114 @@
+"""Runs in the explorer: opened from folders, told in sentences and tables, and seen in texts."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import qkprism as qk
+from qkprism.explorer.desk import Desk
+from qkprism.explorer.draft import Draft
+from qkprism.explorer.opening import OpenRun, open_run
+from qkprism.explorer.run_answers import table_answer
+from qkprism.runs import write_run
+from test_atlas import explained
+from test_pipeline import contrast
+from tiny import one_thread  # noqa: F401
+
+
+@cache
+def features() -> qk.Features:
+    return qk.decompose(explained()[0], contrast(40), rank=2, progress=False)
+
+
+def desk(runs: dict[str, OpenRun]) -> Desk:
+    model, atlas = explained()
+    made = Desk(lambda: model, runs=runs)
+    made._model, made._atlas, made.stage = model, atlas, "ready"
+    return made
+
+
+def test_open_run__gives_the_tables_that_were_saved(tmp_path: Path) -> None:
+    scores = qk.find_heads(explained()[0], contrast(40), progress=False)
+    for result, kind in ((features(), "features"), (scores, "scores")):
+        opened = open_run(result.save(tmp_path / kind))
+        assert opened.what == kind
+        pd.testing.assert_frame_equal(opened.table(kind), result.to_frame())
+        opened.check(explained()[0])
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "none"):
+        with pytest.raises(qk.QKPrismError, match="not a run folder"):
+            open_run(tmp_path / place)
+    with pytest.raises(qk.QKPrismError, match="has no table"):
+        opened.table("<b>")
+
+
+def test_open_run__a_study_is_its_parts_and_the_toy_its_tables(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text('{"study": "binding", "job": {"model": "x"}, "about": {}}')
+    features().save(tmp_path / "ours")
+    opened = open_run(tmp_path)
+    assert list(opened.tables) == list(opened.naming) == ["ours"]
+    told = desk({"s": opened})
+    head = features().heads[0]
+    assert [one["run"] for one in told.edits(str(head))["sets"]] == ["s / ours"]
+    toy = tmp_path / "toy"
+    write_run(toy / "heads", "toy-heads", {}, {})
+    columns = {"cell": [1, 0], "value": [0.5, None]}
+    write_run(
+        toy / "limits", "toy-table", {"job": {}, "cells": [{"d": 2}, {"d": 4}], "tables": {"limits": columns}}, {}
+    )
+    frame = open_run(toy).table("limits: limits")
+    assert list(frame["cell"]) == ["d=4", "d=2"]
+    assert table_answer(frame)["rows"][1] == ["d=2", None]
+
+
+def test_start__is_three_sentences_whose_heads_can_be_opened(tmp_path: Path) -> None:
+    opened = open_run(features().save(tmp_path / "f"))
+    for runs in ({}, {"f": opened}):
+        sentences = desk(runs).start()["sentences"]
+        assert len(sentences) == 3
+        heads = [piece["head"] for pieces in sentences for piece in pieces if isinstance(piece, dict)]
+        assert heads
+        assert all(desk(runs).head(name)["head"] == name for name in heads)
+
+
+def test_heads__have_a_column_for_every_score_of_every_run(tmp_path: Path) -> None:
+    told = desk({"f": open_run(features().save(tmp_path / "f"))}).heads()
+    columns = {column["name"]: column["values"] for column in told["columns"]}
+    for place, (layer, index) in enumerate(told["heads"]):
+        expected = float(features()["boxes", f"L{layer}H{index}"].spectrum.t[0])
+        assert columns["held-out t: boxes (f)"][place] == pytest.approx(expected, abs=1e-4)
+
+
+def _marks(text: qk.Text) -> list[tuple[str, bool]]:
+    spans = sorted((*text.positive, *text.negative), key=lambda span: span.place)
+    return [(text.text[span.start : span.end], span in text.positive) for span in spans]
+
+
+def test_seen__margins_agree_with_how_often_the_feature_is_right(tmp_path: Path) -> None:
+    texts = contrast(30, seed=5)
+    folder = features().save(tmp_path / "f")
+    (folder / "contrast.jsonl").write_text(Draft("x", tuple(e.text.markup() for e in texts)).file[1])
+    opened = desk({"f": open_run(folder)})
+    head = str(features().heads[3])
+    assert opened.evidence(head)["texts"] == {"f": "own"}
+    found: dict[str, Any] = opened.seen(head, "f", "boxes", "own")
+    assert len(found["texts"]) == len(found["queries"]) == 30
+    assert len(found["keys"]) == sum(len(e.text.positive) + len(e.text.negative) for e in texts)
+    margins = [one["margin"] for kind in ("strongest", "weakest", "wrong") for one in found[kind]]
+    assert all(margin > 0 for margin in margins[: len(found["strongest"]) + len(found["weakest"])])
+    assert all(one["margin"] <= 0 for one in found["wrong"])
+    assert bool(found["wrong"]) == (found["right"] < 1)
+    for example, said in enumerate(found["texts"]):
+        letters = re.sub(r"[Ġ …]", "", said)
+        marks = [(key["token"], key["positive"]) for key in found["keys"] if key["example"] == example]
+        same = [e.text for e in texts if e.text.text.replace(" ", "").endswith(letters)]
+        assert marks in [_marks(text) for text in same]
+    for run, name, source in (("f", "boxes", "nothing"), ("f", "none", "own"), ("g", "boxes", "own")):
+        with pytest.raises(qk.QKPrismError):
+            opened.seen(head, run, name, source)
