@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # a method has one colour in every figure, and not one of the first features
 METHOD_COLORS = MappingProxyType(
     {
+        "conditional": "#AA4499",
+        "conditional, permuted": "#BBBBBB",
         "contrast": "#332288",
         "raw oblique": "#44AA99",
         "raw": "#999933",
