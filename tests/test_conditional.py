@@ -8,6 +8,7 @@ import torch
 
 import qkprism as qk
 from qkprism.capture import vectors as vectors_module
+from qkprism.capture.sites import sites_of
 from qkprism.core.by_value import ValuePlan
 from qkprism.core.conditional import ConditionalSwap, KeysByValue, Standard
 from qkprism.core.edits import Edit
@@ -15,13 +16,19 @@ from qkprism.core.effect_sums import Condition
 from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
+from qkprism.models.encoding import encode
 from qkprism.results.features import Features
 from qkprism.subspaces.conditions import CONDITIONAL, layer_conditions, methods_of
 from qkprism.subspaces.intervention import intervene_vectors, key_changes
 from qkprism.subspaces.modulation import head_modulation, layer_amplitudes, modulation_of, why_not_conditional
 from qkprism.toy.interacting import LATENT, PLACE, InteractingToy
+from qkprism.verbs.aims import given_aims
+from qkprism.verbs.intervene import conditions_of
+from test_intervene import edited_attention, load
+from tiny import one_thread  # noqa: F401
 
 HEAD = Head(0, 0)
+MODEL_HEADS = ["L1H0", "L1H3"]
 WAYS = (CONDITIONAL, "contrast")
 
 
@@ -207,8 +214,7 @@ def test_parts__with_all_of_the_rest_they_add_up_to_the_key_but_its_mean(multipl
 def test_intervene__conditional_is_beside_the_projectors_with_its_controls(multiplied):
     toy, features = multiplied
     effects = intervene_vectors(toy.test(60)[0], features, draws=2)
-    frame = effects.to_frame()
-    assert {CONDITIONAL, "contrast", "raw"} <= set(frame.method)
+    assert effects.methods == ("contrast", "raw", CONDITIONAL)
     assert any("nothing to deal" in note for note in effects.notes)
 
 
@@ -232,3 +238,100 @@ def test_conditional__is_a_swap_and_no_other_edit(multiplied):
     with pytest.raises(QKPrismError, match="exchanges two keys"):
         methods_of(multiplied[1], [CONDITIONAL])
     assert CONDITIONAL not in methods_of(multiplied[1])
+
+
+def test_attribute__conditional_parts_of_vectors_add_up(multiplied):
+    toy, features = multiplied
+    test = toy.test(50)[0]
+    source = qk.VectorSource({"test": qk.Vectors(test.query, test.key[:, 0], test.key[:, 1])})
+    ours, theirs = (
+        qk.attribute(source, "test", features, method=method, progress=False) for method in (CONDITIONAL, "oblique")
+    )
+    assert ours.terms == theirs.terms == (PLACE, LATENT, "residual")
+    assert ours.method == {"L0H0": CONDITIONAL}
+    assert torch.allclose(ours.values["gap"].sum(1), theirs.values["gap"].sum(1), atol=1e-4)
+    assert not torch.allclose(ours.values["gap"], theirs.values["gap"], atol=1e-2)
+
+
+def test_interactions__say_how_much_stronger_with_a_test_and_a_figure(multiplied):
+    found = qk.interactions(multiplied[1])
+    (one,) = found.found
+    assert one.differs
+    assert found.verdict() == [
+        f"L0H0: latent is {one.amplitude[3] / one.amplitude[0]:.1f} times as strong at value 3 as at value 0."
+    ]
+    assert 2.8 < one.amplitude[3] / one.amplitude[0] < 3.4  # planted 3.2; noise is as strong everywhere
+    assert len(found.to_frame()) == 4
+    figure = found.plot()
+    assert len(figure.data) == 1
+    assert list(figure.data[0].y) == list(one.amplitude)
+    equal = qk.interactions(qk.decompose(InteractingToy(amplitudes=(1.0,) * 4).source(), progress=False))
+    assert "as strong at every value" in equal.verdict()[0]
+
+
+@pytest.fixture(scope="module")
+def bound():
+    model, task = load("llama"), qk.tasks.binding(3, n_train=60, n_test=8)
+    return model, task, qk.decompose(model, task.contrasts, heads=MODEL_HEADS, rank=2, progress=False)
+
+
+def test_model__labels_of_few_values_are_summed_by_and_the_order_modulates(bound):
+    _, _, features = bound
+    assert modulation_of(features).label == "order"
+    assert modulation_of(features).movers == ("order",)
+    moments = features.layers[1].moments["lexical"]
+    assert moments.twin_weight.tolist() == [20.0, 20.0, 20.0]  # each place equally often
+    assert float(features.layers[1].moments["order"].twin_weight.sum()) == 0
+
+
+def test_model__attention_after_the_exchange_is_that_of_the_really_edited_model(bound):
+    model, task, features = bound
+    item = task.test[0]
+    (encoded,) = encode(model.tokenizer, [item])
+    aim = given_aims([encoded], 0)[0]
+    effects = qk.intervene(model, [item], features, draws=1, progress=False)
+    outcome = qk.intervene(model, [item], features, draws=1, outcome="logits", together=False, progress=False)
+    conditions = conditions_of(features, sites_of(model, features.heads), (CONDITIONAL,), 1, 0)
+    for head in features.heads:
+        of_head = conditions[head]
+        values = [torch.tensor([of_head.modulation.number(key.labels)]) for key in (aim.original, aim.target)]
+        for name in (Condition("feature", one, CONDITIONAL) for one in ("order", "lexical", "order+lexical")):
+            exchange = of_head.swap(of_head.names.index(name))
+
+            def change(call, head=head, exchange=exchange, values=values):
+                key = call.key[:, call.kv_head(head.index)].clone()
+                pair = key[:, aim.original.position], key[:, aim.target.position]
+                original, target = exchange.changes(*pair, tuple(values))
+                key[:, aim.original.position] += original.float()
+                key[:, aim.target.position] += target.float()
+                call.edit_head(head.index, key=key, rows=torch.tensor([encoded.text.query]))
+
+            row = edited_attention(model, encoded, head, change)
+            where = {"head": head, "feature": name.feature, "method": CONDITIONAL}
+            for side in ("original", "target"):
+                found = effects.value(f"attention_{side}", **where)[0]
+                assert found == pytest.approx(float(row[getattr(aim, side).position]), abs=1e-5)
+
+            def visit(call, head=head, change=change):
+                if call.layer == head.layer:
+                    change(call)
+
+            ids = torch.tensor([encoded.text.ids])
+            before, after = model.run(ids, logits=True)[0, -1], model.run(ids, visit=visit, logits=True)[0, -1]
+            target, original = (encoded.text.ids[key.position] for key in (aim.target, aim.original))
+            moved = float((after - before)[target] - (after - before)[original])
+            assert outcome.value("logit_change", **where)[0] == pytest.approx(moved, abs=1e-4)
+
+
+def test_validate__leads_with_logits_and_has_the_permuted_control(bound):
+    model, task, features = bound
+    pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
+    frame = qk.validate(model, pairs, features, progress=False).to_frame().set_index(["method", "factor", "head"])
+    methods = set(frame.index.get_level_values("method"))
+    assert {CONDITIONAL, "conditional, permuted", "contrast", "whole key"} <= methods
+    none = frame.loc[CONDITIONAL].logit_off_unedited
+    assert torch.allclose(*(torch.tensor(one.to_numpy()) for one in (none, frame.loc["contrast"].logit_off_unedited)))
+    assert (frame.loc[CONDITIONAL].logit * none).to_numpy() == pytest.approx(
+        frame.loc[CONDITIONAL].logit_off.to_numpy()
+    )
+    assert (frame.floor.dropna() >= 0).all()

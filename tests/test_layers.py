@@ -85,6 +85,7 @@ FLOORS = [
         "results.attribution",
         "results.validation",
         "results.projections",
+        "results.interaction",
     ],
     ["subspaces.modulation"],
     ["subspaces.conditions", "subspaces.intervention", "subspaces.separation", "subspaces.crossing"],

@@ -2,10 +2,10 @@
 
 A method says what moves a feature. Of a projector it says how the subspace becomes one:
 
-    conditional   keys are exchanged within the values of the label that modulates (`core/conditional.py`): no projector
     contrast      joint oblique projectors in the contrast metric: moves one feature and leaves the others
     raw oblique   the same in the raw metric
     raw           the orthogonal projector on each feature's own key directions: the paper's
+    conditional   no projector: keys are exchanged within the values of a label that modulates (`core/conditional.py`)
 
 Controls (`controls.py` has the table of them) have the same metric and rank as the feature that they stand beside:
 
@@ -40,10 +40,10 @@ from qkprism.heads import Head
 from qkprism.results.features import Features
 from qkprism.subspaces.modulation import Modulation, head_modulation, modulation_of, why_not_conditional
 
-Method = Literal["conditional", "contrast", "raw oblique", "raw"]
+Method = Literal["contrast", "raw oblique", "raw", "conditional"]
 METHODS: tuple[Method, ...] = get_args(Method)
 CONDITIONAL: Method = "conditional"
-PROJECTING = METHODS[1:]
+PROJECTING = METHODS[:3]
 Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
 DRAWS = 10
 _ALONE = "the contrast metric needs two or more contrasts"
@@ -164,12 +164,12 @@ class Conditions:
 def methods_of(features: Features, wanted: Sequence[str] | None = None, *, swaps: bool = False) -> tuple[Method, ...]:
     """The methods asked for; by default the contrast metric where it is known, and the paper's.
 
-    Where keys are exchanged (`swaps`), the conditional exchange comes first, if the features have what it needs.
+    Where keys are exchanged (`swaps`), the conditional exchange is among them, if the features have what it needs.
     """
     metric = features.choices.metric
     if wanted is None:
         by_projector: tuple[Method, ...] = ("contrast", "raw") if metric == "contrast" else ("raw",)
-        return (CONDITIONAL, *by_projector) if swaps and why_not_conditional(features) is None else by_projector
+        return (*by_projector, CONDITIONAL) if swaps and why_not_conditional(features) is None else by_projector
     wanted = [wanted] if isinstance(wanted, str) else wanted
     if not wanted:
         raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
