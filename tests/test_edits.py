@@ -13,7 +13,7 @@ from qkprism.core.edits import DELTAS, KINDS
 from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import key_covariance
 from qkprism.core.projectors import Subspace
-from qkprism.subspaces.conditions import METHODS, Conditions, combined, layer_conditions, methods_of
+from qkprism.subspaces.conditions import PROJECTING, Conditions, combined, layer_conditions, methods_of
 from qkprism.subspaces.intervention import Attending, key_changes, measure_edits, query_changes
 
 HEAD = Head(0, 0)
@@ -156,8 +156,8 @@ def test_edits__predicted_logits_are_those_of_edited_vectors(conditions, edit):
             assert torch.allclose(new[:, 0], key[:, 0] + change, atol=1e-9)
             assert torch.allclose(new[:, 2], key[:, 2] + edit.of_target(change), atol=1e-9)
         logits, before = (torch.einsum("nd,ntd->nt", *pair) for pair in ((asked, new), (query, key)))
-        grown = changes[i, :, 0] if edit.side == "query" else changes[i]
-        expected = logits - before if edit.side == "query" else (logits - before)[:, :1]
+        grown = changes[i, :, 0] if edit.side == "query" else torch.cat([side[i] for side in changes], 1)
+        expected = logits - before if edit.side == "query" else (logits - before)[:, [0, 2]]
         assert torch.allclose(grown, expected, atol=1e-8)
         attention = torch.softmax(0.3 * logits, -1)
         assert torch.allclose(measured[0, :, 0, i], attention[:, 0], atol=1e-9)
@@ -202,13 +202,13 @@ def features():
 
 @pytest.fixture(scope="module")
 def conditions(features):
-    return layer_conditions(features, 0, METHODS, draws=4)[Head(0, 0)]
+    return layer_conditions(features, 0, PROJECTING, draws=4)[Head(0, 0)]
 
 
 def test_conditions__all_controls_stand_beside_every_feature_in_its_rank(features, conditions):
     ranks = dict(zip(conditions.names, conditions.ranks, strict=True))
     assert [features[name, "L0H0"].rank for name in ("z1", "z2")] == [3, 5]
-    for method in METHODS:
+    for method in PROJECTING:
         for feature, rank in {"z1": 3, "z2": 5, "z1+z2": 8}.items():
             for control, draws in {"feature": 1, "permuted": 7, "keys": 4, "gaussian": 4, "pca": 1}.items():
                 for draw in range(draws):
@@ -338,9 +338,9 @@ def test_conditions__rank_zero_moves_nothing(features):
 def test_conditions__contrast_metric_moves_with_the_basis_and_raw_does_not():
     a = basis_change(16)
     before, after = (decompose_vector_sets(Lock(change=c).contrasts(1500), rank="heldout") for c in (None, a))
-    ours, theirs = (layer_conditions(f, 0, METHODS, draws=1)[Head(0, 0)] for f in (before, after))
+    ours, theirs = (layer_conditions(f, 0, PROJECTING, draws=1)[Head(0, 0)] for f in (before, after))
     for name in ("z1", "z2", "z1+z2"):
-        for method in METHODS:
+        for method in PROJECTING:
             at = ours.names.index(Condition("feature", name, method))
             p, q = ours.subspace(at).projector, theirs.subspace(at).projector
             moved = float((a @ q @ torch.linalg.inv(a) - p).norm() / p.norm())
@@ -349,10 +349,10 @@ def test_conditions__contrast_metric_moves_with_the_basis_and_raw_does_not():
 
 def test_conditions__groups_are_moved_in_their_joint_span(features):
     every, some = (
-        layer_conditions(features, 0, METHODS, draws=2, groups=groups)[Head(0, 0)]
+        layer_conditions(features, 0, PROJECTING, draws=2, groups=groups)[Head(0, 0)]
         for groups in (None, {"both": ["z2", "z1"], "z1": ["z1"]})
     )
-    for method in METHODS:
+    for method in PROJECTING:
         for ours, theirs in (("both", "z1+z2"), ("z1", "z1")):
             at = [own.names.index(Condition("feature", n, method)) for own, n in ((some, ours), (every, theirs))]
             p, q = some.subspace(at[0]).projector, every.subspace(at[1]).projector
@@ -360,7 +360,7 @@ def test_conditions__groups_are_moved_in_their_joint_span(features):
     assert {name.feature for name in some.names} == {"", "both", "z1"}
     for wrong in ({}, {"a": []}, {"a": ["z3"]}, {"a": ["z1", "z1"]}):
         with pytest.raises(QKPrismError, match="groups"):
-            layer_conditions(features, 0, METHODS, groups=wrong)
+            layer_conditions(features, 0, PROJECTING, groups=wrong)
 
 
 def test_combined__all_of_a_few_and_only_the_whole_of_many():

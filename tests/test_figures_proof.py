@@ -26,7 +26,7 @@ from qkprism.results.validation import TruthCheck, Validation
 from qkprism.subspaces.conditions import METHODS
 from qkprism.subspaces.conditions import combined as combinations_of
 from qkprism.verbs.outcomes import MEASURES as OUTCOME_MEASURES
-from qkprism.verbs.validate import SEQUENTIAL, WHOLE
+from qkprism.verbs.validate import PERMUTED, SEQUENTIAL, WHOLE
 
 EVIL = "<script>alert(1)</script> <b>a</b> & $x^2$"
 NAN = math.nan
@@ -103,6 +103,9 @@ def attributions_of(heads=("L1H2", "L3H4"), terms=("order", "lexical", RESIDUAL)
     return replace(made, **changes)
 
 
+NO_EDIT = dict.fromkeys(("logit", "logit_error", "tv_pair", "tv_pair_error", "tv", "tv_error", "floor"), NAN)
+
+
 def check_of(i=0, *, features="", factor="order", head="L1H2", method="raw", **changes):
     made = TruthCheck(
         features,
@@ -121,6 +124,11 @@ def check_of(i=0, *, features="", factor="order", head="L1H2", method="raw", **c
         0.1,
         0.04,
         60,
+        logit=0.3 + 0.01 * i,
+        logit_error=0.01,
+        tv_pair=0.35 + 0.01 * i,
+        tv_pair_error=0.015,
+        floor=0.2,
     )
     return made._replace(**changes)
 
@@ -133,7 +141,7 @@ def validation_of(factors=("order", "lexical"), methods=("contrast", "raw", SEQU
         for factor in factors
         for method in methods
     ]
-    return Validation(tuple(c._replace(tv=NAN, tv_error=NAN) if c.method == SEQUENTIAL else c for c in checks))
+    return Validation(tuple(c._replace(**NO_EDIT) if c.method == SEQUENTIAL else c for c in checks))
 
 
 def every_text(fig):
@@ -301,7 +309,7 @@ def test_effects_figure__heads_together_are_one_panel():
 def test_effects_figure__grows_for_many_combinations():
     fig = effects_of(names=tuple("abcd"), methods=METHODS).plot()
     assert fig.layout.width > 1000
-    assert len(fig.layout.xaxis.ticktext) == 45
+    assert len(fig.layout.xaxis.ticktext) == 15 * len(METHODS)
 
 
 @pytest.mark.parametrize(("low", "high", "zero"), [(0.1, 0.9, True), (0.48, 0.53, False), (-3.0, -0.5, True)])
@@ -563,7 +571,7 @@ def test_attributions_figure__nan_and_hostile_names_do_not_break_it():
 
 
 def test_validation_figure__every_method_of_the_library_has_its_colour():
-    assert set(METHOD_COLORS) == {*METHODS, SEQUENTIAL, WHOLE}
+    assert set(METHOD_COLORS) == {*METHODS, PERMUTED, SEQUENTIAL, WHOLE}
 
 
 def test_validation_figure__a_row_a_factor_with_the_numbers_of_the_checks():
@@ -571,37 +579,39 @@ def test_validation_figure__a_row_a_factor_with_the_numbers_of_the_checks():
     fig = validation.plot()
     for row, factor in enumerate(validation.factors):
         for own in series_of(validation, factor):
-            distance, parts, slopes = (
-                traces(fig, name=own.method, legendgroup=own.method, yaxis=axis("y", 3 * row + column))
-                for column in (1, 2, 3)
+            *distances, parts, slopes = (
+                traces(fig, name=own.method, legendgroup=own.method, yaxis=axis("y", 5 * row + column))
+                for column in (1, 2, 3, 4, 5)
             )
-            distance = [trace for trace in distance if trace.hovertext]  # the legend is in the first panel too
-            if own.method == SEQUENTIAL:
-                assert not distance
-            else:
-                assert list(distance[0].y) == [check.tv for check in own.checks]
-                assert list(distance[0].error_y.array) == [check.tv_error for check in own.checks]
+            for name, distance in zip(("logit", "tv_pair", "tv"), distances, strict=True):
+                drawn = [trace for trace in distance if trace.hovertext]  # the legend is in the first panel too
+                if own.method == SEQUENTIAL:
+                    assert not drawn
+                else:
+                    assert list(drawn[0].y) == [getattr(check, name) for check in own.checks]
+                    assert list(drawn[0].error_y.array) == [getattr(check, f"{name}_error") for check in own.checks]
+                    assert drawn[0].marker.color == METHOD_COLORS[own.method]
             assert list(parts[0].x) == [check.true_part for check in own.checks]
             assert list(parts[0].y) == [check.part for check in own.checks]
             assert [list(t.y) for t in slopes] == [
                 [check.slope_own for check in own.checks],
                 [check.slope_other for check in own.checks],
             ]
-            assert {t.marker.color for t in (*distance, *parts, *slopes)} == {METHOD_COLORS[own.method]}
+            assert {t.marker.color for t in (*parts, *slopes)} == {METHOD_COLORS[own.method]}
 
 
 def test_validation_figure__large_marks_are_of_the_heads_in_which_the_factor_matters():
     made = validation_of(factors=("order",), methods=("raw",))
     without = check_of(head="L9H0", tv=3.0, part=0.0, true_part=0.01, slope_own=9.0)
     fig = Validation((*made.checks, without)).plot()
-    (distance,), means = traces(fig, name="median of raw"), traces(fig, name="mean of raw")
-    assert distance.y[0] == pytest.approx(0.41)
+    (logit, pair, distance), means = traces(fig, name="median of raw"), traces(fig, name="mean of raw")
+    assert [one.y[0] for one in (logit, pair, distance)] == pytest.approx([0.31, 0.36, 0.41])
     assert [t.y[0] for t in means] == pytest.approx([2.1, 0.9, 0.1])
     assert means[0].x[0] == pytest.approx(2.0)
     dots = one(fig, name="raw", yaxis="y")
     assert distance.marker.size > dots.marker.size
     assert list(dots.marker.symbol) == ["circle"] * 3 + ["circle-open"]
-    assert note(fig, "nearer") == "3/3"
+    assert note(fig, "nearer") == "3/3 3/3 3/3"
     assert "order in 3 of 4 heads" in note(fig, "caption").replace("<br>", " ")
     assert "3 of 4 heads" in distance.hovertext[0]
 
@@ -616,9 +626,10 @@ def test_validation_figure__nothing_is_said_over_heads_in_which_nothing_matters(
 def test_validation_figure__reference_lines():
     shapes = validation_of(factors=("order",)).plot().layout.shapes
     assert [(s.name, s.y0, s.y1) for s in shapes if s.yref == "y"] == [("perfect", 0, 0), ("no edit", 1, 1)]
+    assert [(s.name, s.y0) for s in shapes if s.yref == "y3"] == [("two keys alone", 0.2), ("no edit", 1)]
     (identity,) = [s for s in shapes if s.name == "identity"]
     assert (identity.x0, identity.x1) == (identity.y0, identity.y1)
-    assert [(s.name, s.y0) for s in shapes if s.yref == "y3"] == [("truth", 1), ("truth", 0)]
+    assert [(s.name, s.y0) for s in shapes if s.yref == "y5"] == [("truth", 1), ("truth", 0)]
 
 
 def test_validation_figure__a_symbol_a_set_of_features():
@@ -633,13 +644,13 @@ def test_validation_figure__one_head_has_no_mean_and_many_no_bars():
     assert not [t for t in single.data if (t.name or "").startswith(("mean of", "median of"))]
     many = validation_of(heads=30, factors=("order",), methods=("raw",)).plot()
     assert one(many, name="raw", yaxis="y").error_y.array is None
-    assert "0.400 ± 0.020" in one(many, name="raw", yaxis="y").hovertext[0]
+    assert "0.300 ± 0.010" in one(many, name="raw", yaxis="y").hovertext[0]
 
 
 def test_validation_figure__says_what_was_not_tested():
-    missing = dict.fromkeys(("tv", "tv_error", "slope_own", "slope_own_error", "slope_other", "slope_other_error"), NAN)
+    missing = NO_EDIT | dict.fromkeys(("slope_own", "slope_own_error", "slope_other", "slope_other_error"), NAN)
     fig = Validation((check_of(**missing), check_of(head="L2H2", part=NAN, true_part=NAN, **missing))).plot()
-    assert note(fig, "notice") == "no edit to compare not tested: no shared texts, or too few"
+    assert note(fig, "notice") == " ".join(["no edit to compare"] * 3 + ["not tested: no shared texts, or too few"])
     assert finite_ranges(fig)
     assert_plain(fig)
     fig.to_json()

@@ -55,6 +55,7 @@ FLOORS = [
     ],
     [
         "core.frozen",
+        "core.by_value",
         "core.moments",
         "core.groups",
         "core.covariance",
@@ -63,6 +64,7 @@ FLOORS = [
         "core.evidence",
         "core.feature",
         "core.projectors",
+        "core.conditional",
         "core.decomposition",
         "core.means",
         "core.scatter",
@@ -83,7 +85,9 @@ FLOORS = [
         "results.attribution",
         "results.validation",
         "results.projections",
+        "results.interaction",
     ],
+    ["subspaces.modulation"],
     ["subspaces.conditions", "subspaces.intervention", "subspaces.separation", "subspaces.crossing"],
     ["capture.sites", "capture.source", "capture.vectors"],
     [
@@ -99,6 +103,7 @@ FLOORS = [
         "toy.cores",
         "toy.training",
         "toy.contrasts",
+        "toy.interacting",
         "toy.truth",
         "toy.recipes",
         "toy.gauge",

@@ -11,7 +11,7 @@ from qkprism import Head
 from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
 from qkprism.results.effects import GIVEN
-from qkprism.subspaces.conditions import METHODS, layer_conditions
+from qkprism.subspaces.conditions import PROJECTING, layer_conditions
 from qkprism.subspaces.intervention import Attending, intervene_vectors
 
 SHARP = 3.5  # of the softmax, for a top attention of about 0.97
@@ -39,11 +39,11 @@ def errors_of_edits(lock, n):
     assert [f.rank for f in features.values()] == [3, 5]
     query, key, exchanged, _ = lock.scenes(2000)
     assert 0.96 < float(attention(query, key).amax(-1).mean()) < 0.98 or lock.sizes[2:]
-    conditions = layer_conditions(features, 0, METHODS, draws=1)[Head(0, 0)]
+    conditions = layer_conditions(features, 0, PROJECTING, draws=1)[Head(0, 0)]
     found = {}
     for name in ("z1", "z2"):
         truth = attention(query, exchanged[name])
-        for method in METHODS:
+        for method in PROJECTING:
             p = conditions.subspace(conditions.names.index(Condition("feature", name, method))).projector
             edited = key.clone()
             edited[:, 0], edited[:, 1] = swap(key[:, 0], key[:, 1], p)
@@ -118,7 +118,7 @@ def effects():
     lock = Lock()
     features = decompose_vector_sets(lock.contrasts(2000), rank="heldout", scaling=SHARP)
     sets = {GIVEN: attending(lock, 1000), "z1": attending(lock, 1000, 0), "z2": attending(lock, 1000, 1)}
-    return intervene_vectors(sets, features, methods=METHODS)
+    return intervene_vectors(sets, features, methods=PROJECTING)
 
 
 def test_effects__both_features_move_all_the_attention_and_beat_gaussian_subspaces(effects):

@@ -181,6 +181,7 @@ def test_validate__a_note_about_a_head_names_it_and_its_set(model, features):
 def check(head, true, off, tv, *, error=0.05, factor="order"):
     """A head with a true part, by how much the part is off, and the distance ratio of an edit."""
     distance = {"distance": tv * abs(true), "distance_unedited": abs(true)}
+    distance |= {"logit": tv, "logit_off": tv * abs(true), "logit_off_unedited": abs(true)}
     values = (tv, 0.02, true + off, true, error, off, 0.03, 1.0, 0.1, 0.0, 0.1, 60)
     return TruthCheck("", factor, head, "contrast", *values, **distance)
 
@@ -223,7 +224,7 @@ def test_verdict__says_in_how_many_heads_and_how_wrong():
     having = (check("L0H0", 1.0, 0.5, 1.2), check("L0H1", 2.0, 0.5, 0.5), check("L0H2", 0.0, 0.0, 0.1))
     (said,) = Validation(having).verdict()
     assert "matters in 2 of 3 heads" in said
-    assert "nearer to the truth than no edit in 1 of 2" in said
+    assert "less than no edit in 1 of 2" in said
     assert "33% of the true part" in said
 
 

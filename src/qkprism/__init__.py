@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from qkprism.results.attribution import Attribution, Attributions
     from qkprism.results.effects import Effects
     from qkprism.results.features import Features
+    from qkprism.results.interaction import Interactions
     from qkprism.results.projections import Projections
     from qkprism.results.scores import HeadScores
     from qkprism.results.validation import Validation
     from qkprism.studies.shelf import run_shelf
     from qkprism.studies.shelf_result import Shelf
+    from qkprism.subspaces.modulation import interactions
     from qkprism.verbs.attribute import attribute
     from qkprism.verbs.decompose import decompose
     from qkprism.verbs.find_heads import find_heads
@@ -57,6 +59,7 @@ __all__ = [
     "Features",
     "Head",
     "HeadScores",
+    "Interactions",
     "Model",
     "Moments",
     "Projections",
@@ -71,6 +74,7 @@ __all__ = [
     "decompose",
     "explain",
     "find_heads",
+    "interactions",
     "intervene",
     "load",
     "project",
@@ -102,9 +106,11 @@ _NAMES = {
     "results.attribution": ("Attribution", "Attributions"),
     "results.effects": ("Effects",),
     "results.features": ("Features",),
+    "results.interaction": ("Interactions",),
     "results.projections": ("Projections",),
     "results.scores": ("HeadScores",),
     "results.validation": ("Validation",),
+    "subspaces.modulation": ("interactions",),
     "verbs.attribute": ("attribute",),
     "verbs.decompose": ("decompose",),
     "verbs.find_heads": ("find_heads",),

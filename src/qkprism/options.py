@@ -18,7 +18,7 @@ Reading = Literal["plain", "paired", "symmetric", "matched"]
 TokenChoice = Literal["last", "first", "every"]
 Frame = Literal["post", "relative"]
 Outcome = Literal["attention", "logits"]
-SplitMethod = Literal["oblique", "sequential", "shapley", "both"]
+SplitMethod = Literal["oblique", "sequential", "shapley", "both", "conditional"]
 Rank = int | str  # a number or a rule
 Preset = Literal["paper", "paper-code"]
 

@@ -66,6 +66,7 @@ class ModelSource:
     def _known(self, name: str) -> Known:
         contrast, census = self.named[name], self._census[name]
         facts = {"digest": contrast.digest, "n": len(contrast), "texts": _remembered(contrast)}
+        facts["values"] = {label: list(numbers) for label, numbers in census.values.items()}
         return Known(
             census.texts.grouping, census.freedom, lambda named: census.texts.notes(named, self.encoding.token), facts
         )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from qkprism.capture.texts import TextCount, Texts
 from qkprism.contrasts import Example
+from qkprism.core.by_value import MAX_VALUES, ValueNumbers, number_values
 from qkprism.core.moments import MAX_CELLS, assign_folds, group_weights
 from qkprism.models.encoding import EncodedExample, EncodedText, Encodings
 from qkprism.options import Reading
@@ -32,6 +33,7 @@ class Census:
     lengths: tuple[int, ...]
     tokens: tuple[bytes, ...]  # a digest of the tokens of the first text
     cells: Mapping[LabelCell, int]
+    values: ValueNumbers  # of labels by which keys are summed; none without twins
     freedom: int  # marked keys, less one for each example
 
     @classmethod
@@ -39,6 +41,8 @@ class Census:
         """Count examples one by one; the fullest label cells of two keys or more get a number."""
         lengths, weights, freedom, texts = [], [], 0, TextCount()
         cells: Counter[LabelCell] = Counter()
+        values: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+        twins = True
         for tokens, written in zip(encoded, examples, strict=True):
             texts.add(tokens, written)
             weights.append(tokens.weight)
@@ -46,10 +50,15 @@ class Census:
             keys = [key for text in tokens.texts for key in text.keys]
             freedom += len(keys) - 1
             cells.update(cell_of(key.labels) for key in keys if key.labels)
+            twins = twins and tokens.twin is not None
+            for name, value in (item for key in keys if twins for item in key.labels.items()):
+                if len(values[name]) <= MAX_VALUES:
+                    values[name][value] += 1
         fullest = [cell for cell, count in cells.most_common(MAX_CELLS) if count > 1]
         first = tuple(digests[0] for digests in texts.digests)
         numbers = {cell: i for i, cell in enumerate(fullest)}
-        return cls(texts.texts(), tuple(weights), tuple(lengths), first, numbers, freedom)
+        named = number_values(values) if twins else {}
+        return cls(texts.texts(), tuple(weights), tuple(lengths), first, numbers, named, freedom)
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,7 @@ class MarkedContrast:
     group: tuple[int, ...]
     group_weight: tuple[float, ...]
     cells: Mapping[LabelCell, int]
+    values: ValueNumbers
     freedom: int
     place: Sequence[int]
 
@@ -86,6 +96,7 @@ class MarkedContrast:
             group=tuple(groups[i] for i in order),
             group_weight=tuple(group_weight[i] for i in order),
             cells=census.cells,
+            values=census.values,
             freedom=census.freedom,
             place=range(len(order)),
         )

@@ -43,6 +43,7 @@ class Marks:
 
     side    +1 or -1 of each key, 0 where an example has fewer; `text` is 1 for keys of the twin
     cell    which combination of labels a key has, -1 without
+    value   which value a key has of each label that keys are summed by, -1 without
     group   examples with one number are not independent; `group_weight` is the weight of an example's group
     """
 
@@ -53,6 +54,7 @@ class Marks:
     group_weight: Float[Tensor, " example"]
     fold: Int[Tensor, " example"]
     group: tuple[int, ...]
+    value: Int[Tensor, "example key label"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Chunk:
     name: str
     reading: Reading
     n_cells: int
+    n_values: int
     marks: Marks | None
     vectors: (
         Callable[[int], tuple[Float[Tensor, "example text head d_head"], Float[Tensor, "example key kv_head d_head"]]]
@@ -177,7 +180,8 @@ def add_chunk(sums: dict[int, Moments], chunk: Chunk, layers: Mapping[int, Site]
 
 
 def _zeros(chunk: Chunk, site: Site, device: str) -> Moments:
-    return Moments.zeros(site.kv_index, site.d_head, reading=chunk.reading, n_cells=chunk.n_cells, device=device)
+    sizes = {"n_cells": chunk.n_cells, "n_values": chunk.n_values}
+    return Moments.zeros(site.kv_index, site.d_head, reading=chunk.reading, device=device, **sizes)
 
 
 @lru_cache(maxsize=8)
@@ -187,6 +191,7 @@ def plan_of(marks: Marks, reading: Reading, seed: int) -> Plan:
         side=marks.side,
         text=marks.text,
         cell=marks.cell,
+        value=marks.value,
         weight=marks.weight,
         group_weight=marks.group_weight,
         fold=marks.fold,

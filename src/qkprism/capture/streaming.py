@@ -124,7 +124,8 @@ class ModelStream:
             for marked, picked in self._run(group, slice(at, at + n), buffers, progress):
                 done = end if marked is group.marked[-1] else None
                 marks, vectors = (picked.marks(), picked.vectors) if picked else (None, None)
-                yield Chunk(marked.name, marked.reading, len(marked.cells), marks, vectors, done=done)
+                sizes = len(marked.cells), sum(map(len, marked.values.values()))
+                yield Chunk(marked.name, marked.reading, *sizes, marks, vectors, done=done)
             if progress and here.count > 1:
                 progress(end - turn - n)
 
@@ -176,10 +177,13 @@ class _Picked:
         """What is known of the examples; keys are padded to one table."""
         marked, part, size = self.marked, self.part, (len(self.keys), self.width)
         side, text, cell = (torch.full(size, fill) for fill in (0, 0, -1))
+        value = torch.full((*size, len(marked.values)), -1)
         for i, keys in enumerate(self.keys):
             for j, (which, key) in enumerate(keys):
                 side[i, j], text[i, j] = 1 if key.positive else -1, which
                 cell[i, j] = marked.cells.get(cell_of(key.labels), -1) if key.labels else -1
+                for label, numbers in enumerate(marked.values.items()):
+                    value[i, j, label] = numbers[1].get(key.labels.get(numbers[0]), -1)
         return Marks(
             side=side,
             text=text,
@@ -188,6 +192,7 @@ class _Picked:
             group_weight=torch.tensor(marked.group_weight[part]),
             fold=torch.tensor(marked.fold[part], dtype=torch.long),
             group=marked.group[part],
+            value=value,
         )
 
     def vectors(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from qkprism.capture.sites import Site
 from qkprism.capture.source import Chunk, Known, Marks, Wanted, moments_of, stream_name
+from qkprism.core.by_value import MAX_VALUES
 from qkprism.core.groups import Grouping
 from qkprism.core.moments import Moments, assign_folds, group_weights
 from qkprism.encoding import Encoding
@@ -34,6 +35,7 @@ from qkprism.ranks import ALONE, Ranks
 _CHUNK = 1024
 MAX_WEIGHT = 1e30
 MOST_SORTED = 16_384  # examples that tell the spread of a coordinate
+VALUE = "value"  # what the label is called whose values vectors have
 SAME = 1e-3  # of the spread of a coordinate: vectors that differ by far less are the same but for rounding
 _SHIFTS = (0.0, 0.25, 0.5, 0.75)  # of a grid, in cells
 
@@ -51,6 +53,8 @@ class Vectors:
     group        keeps related examples in one fold; examples with the same vectors, up to rounding, are one group by
                  themselves, but those of one text with other keys need it
     *_label      the number of the label cell of each key
+    *_value      of twins: the number of the value that each key has of a label which may change how strong other
+                 factors are, such as its place in the text (at most 16 values)
 
     Arrays of numpy and lists will do for tensors. Tensors of a file are read piece by piece.
     """
@@ -63,11 +67,13 @@ class Vectors:
     group: Sequence[str | int] | None = None
     positive_label: Int[Tensor, " example *positive_key"] | None = None
     negative_label: Int[Tensor, " example *negative_key"] | None = None
+    positive_value: Int[Tensor, " example *positive_key"] | None = None
+    negative_value: Int[Tensor, " example *negative_key"] | None = None
 
     def __post_init__(self) -> None:
         for name in (one.name for one in fields(self) if one.name != "group"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _tensor(value, name, whole=name.endswith("label")))
+                object.__setattr__(self, name, _tensor(value, name, whole=name.endswith(("label", "value"))))
         if self.group is not None:
             object.__setattr__(self, "group", _groups(self.group))
         if self.query.ndim not in (2, 3):
@@ -127,12 +133,24 @@ class Vectors:
         return Marks(
             side=torch.where(is_positive, 1, 1 if twins else -1).expand(n, -1),
             text=(~is_positive).long().expand(n, -1) * (1 if twins else 0),
-            cell=self._cells((n, positive), (n, negative)),
+            cell=_numbers(self.labels, ((n, positive), (n, negative))),
             weight=weight,
             group_weight=group_weights(groups, weight),
             fold=torch.tensor(assign_folds(groups, seed)),
             group=groups,
+            value=_numbers(self.values, ((n, positive), (n, negative)))[..., None][..., : 1 if self.n_values else 0],
         )
+
+    @property
+    def values(self) -> tuple[Tensor | None, Tensor | None]:
+        """By which keys are summed, of positive and of negative keys."""
+        return self.positive_value, self.negative_value
+
+    @property
+    def n_values(self) -> int:
+        """How many values there are; none without twins."""
+        known = [side for side in self.values if side is not None and side.numel()]
+        return max(int(side.max()) for side in known) + 1 if known and self.twin_query is not None else 0
 
     def grouping(self) -> Grouping:
         """The groups that were given, joined where vectors are the same; of several heads the first is looked at."""
@@ -190,18 +208,27 @@ class Vectors:
         if self.twin_query is not None and self.twin_query.shape != self.query.shape:
             theirs, ours = tuple(self.twin_query.shape), tuple(self.query.shape)
             raise QKPrismError(f"twin_query has shape {theirs}; it needs that of query, {ours}.")
-        for name, keys in zip(("positive_label", "negative_label"), self.keys_of_sides, strict=True):
-            label, count = getattr(self, name), n * keys
-            if label is not None and label.numel() != count:
-                raise QKPrismError(f"{name} has {label.numel()} entries for {count} keys; give one for each.")
+        for kind in ("label", "value"):
+            for name, keys in zip((f"positive_{kind}", f"negative_{kind}"), self.keys_of_sides, strict=True):
+                numbers, count = getattr(self, name), n * keys
+                if numbers is not None and numbers.numel() != count:
+                    raise QKPrismError(f"{name} has {numbers.numel()} entries for {count} keys; give one for each.")
+        if self.n_values > MAX_VALUES:
+            raise QKPrismError(
+                f"Keys have {self.n_values} values (the largest number and 0 to it); give at most {MAX_VALUES}."
+            )
         if self.weight is not None and not bool(((self.weight > 0) & (self.weight <= MAX_WEIGHT)).all()):
             raise QKPrismError(f"Weights are numbers above 0 and up to {MAX_WEIGHT:g}.")
 
-    def _cells(self, positive: tuple[int, int], negative: tuple[int, int]) -> Int[Tensor, "example key"]:
-        sides = zip((self.positive_label, self.negative_label), (positive, negative), strict=True)
-        return torch.cat(
-            [torch.full(shape, -1) if label is None else label.reshape(shape).long() for label, shape in sides], 1
-        )
+
+def _numbers(
+    sides: tuple[Tensor | None, Tensor | None], shapes: tuple[tuple[int, int], tuple[int, int]]
+) -> Int[Tensor, "example key"]:
+    """The numbers of positive and negative keys in one table, -1 where there is none."""
+    tables = zip(sides, shapes, strict=True)
+    return torch.cat(
+        [torch.full(shape, -1) if side is None else side.reshape(shape).long() for side, shape in tables], 1
+    )
 
 
 def _head(vectors: Vectors, place: int) -> Vectors:
@@ -419,7 +446,8 @@ class VectorSource:
         for name in contrasts:
             vectors = self.deepest(name)
             grouping, keys, n = vectors.grouping(), sum(vectors.keys_of_sides), len(vectors.query)
-            found[name] = Known(grouping, n * (keys - 1), partial(grouping.notes, what="vectors"))
+            facts = {"values": {VALUE: list(range(vectors.n_values))} if vectors.n_values else {}}
+            found[name] = Known(grouping, n * (keys - 1), partial(grouping.notes, what="vectors"), facts)
         return found
 
     def stream(self, wanted: Sequence[Wanted], seed: int) -> VectorStream:
@@ -442,7 +470,7 @@ class VectorSource:
 
         Tensors are named `contrast/layer/query`, `contrast/layer/positive`, `contrast/layer/negative` (and
         `twin_query`), with heads; what is the same in all layers is `contrast/weight`, `contrast/group` (numbers),
-        `contrast/positive_label` and `contrast/negative_label`.
+        `contrast/positive_label` and `contrast/negative_label`, `_value` likewise.
         """
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -546,7 +574,7 @@ class VectorSource:
 
 
 _BY_LAYER = ("query", "positive", "negative", "twin_query")
-_SHARED = ("weight", "group", "positive_label", "negative_label")
+_SHARED = ("weight", "group", "positive_label", "negative_label", "positive_value", "negative_value")
 
 
 def _by_layer(name: Any, given: Any) -> tuple[dict[int, Vectors], dict[int, tuple[int, ...]]]:
@@ -633,7 +661,8 @@ class VectorStream:
             for at in range(done.get(name, 0), n, _CHUNK):
                 rows = slice(at, min(at + _CHUNK, n))
                 read = _VectorReader(vectors, self.source, rows)
-                yield Chunk(name, wanted[1], n_cells, _rows_of(marks, rows), read.vectors, done=rows.stop)
+                sizes = n_cells, self.source.deepest(wanted[0]).n_values
+                yield Chunk(name, wanted[1], *sizes, _rows_of(marks, rows), read.vectors, done=rows.stop)
                 if progress:
                     progress(rows.stop - at)
 

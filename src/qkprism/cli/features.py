@@ -246,7 +246,9 @@ def attribute(
     text: Annotated[str, typer.Argument(help="A text; its query is the last token unless marked [?so].")],
     head: Annotated[str | None, typer.Argument(help="A head such as L18H6; not needed if the run has one.")] = None,
     model: ModelOption = "smollm2",
-    method: Annotated[str | None, typer.Option(help="oblique, sequential (the paper's), shapley or both.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="oblique, sequential (the paper's), shapley, both or conditional.")
+    ] = None,
     order: Annotated[str | None, typer.Option(help="For sequential: the features, first one first, by commas.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the figure as .html, .png or .svg.")] = None,
     dtype: DtypeOption = None,

@@ -15,6 +15,9 @@ How an example gives q and d is its reading:
 Sums are additive, so they stream, merge with `+`, are checkpointed and all-reduced. The sums that define
 results are float64; copies for the null and the folds of the held-out test are float32, each addition a chunk
 that was summed in float64.
+
+Where keys have a label of few values and examples have twins, keys and the differences of twins are also summed by
+that value (`core/by_value.py`): what factors that do not add up need.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from qkprism.core.by_value import N_HALVES, ValuePlan, add_by_value
 from qkprism.errors import QKPrismError
 from qkprism.options import Reading
 
@@ -77,10 +81,27 @@ class Moments:
     cell_weight: Float64[Tensor, " cell"]
     cell_sum: Float64[Tensor, "cell kv_head d_head"]
     cell_square: Float64[Tensor, "kv_head d_head d_head"]
+    value_weight: Float64[Tensor, "half value"]
+    value_sum: Float64[Tensor, "half value kv_head d_head"]
+    value_square: Float64[Tensor, "half value kv_head d_head d_head"]
+    twin_weight: Float64[Tensor, " value"]
+    twin_square: Float64[Tensor, "value kv_head d_head d_head"]
+    dealt_weight: Float64[Tensor, " value"]
+    dealt_sum: Float64[Tensor, "value kv_head d_head"]
+    dealt_square: Float[Tensor, "value kv_head d_head d_head"]
+    dealt_twin_weight: Float64[Tensor, " value"]
+    dealt_twin_square: Float[Tensor, "value kv_head d_head d_head"]
 
     @classmethod
     def zeros(
-        cls, kv_index: Sequence[int], d_head: int, *, reading: Reading = "plain", n_cells: int = 0, device: str = "cpu"
+        cls,
+        kv_index: Sequence[int],
+        d_head: int,
+        *,
+        reading: Reading = "plain",
+        n_cells: int = 0,
+        n_values: int = 0,
+        device: str = "cpu",
     ) -> Moments:
         """Sums of nothing."""
         head, kv, d, slot = len(kv_index), max(kv_index) + 1, d_head, slots_of(reading)
@@ -118,6 +139,16 @@ class Moments:
             cell_weight=double(n_cells),
             cell_sum=double(n_cells, kv, d),
             cell_square=double(kv, d, d),
+            value_weight=double(N_HALVES, n_values),
+            value_sum=double(N_HALVES, n_values, kv, d),
+            value_square=double(N_HALVES, n_values, kv, d, d),
+            twin_weight=double(n_values),
+            twin_square=double(n_values, kv, d, d),
+            dealt_weight=double(n_values),
+            dealt_sum=double(n_values, kv, d),
+            dealt_square=single(n_values, kv, d, d),
+            dealt_twin_weight=double(n_values),
+            dealt_twin_square=single(n_values, kv, d, d),
         )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -148,7 +179,7 @@ class Moments:
         if self.reading != other.reading or self.kv_index != other.kv_index:
             raise QKPrismError("Moments of different readings or heads cannot be added.")
         if any(ours[name].shape != theirs[name].shape for name in ours):
-            raise QKPrismError("Moments of different head sizes or label cells cannot be added.")
+            raise QKPrismError("Moments of different head sizes, label cells or values cannot be added.")
         return self.with_tensors({name: ours[name] + theirs[name] for name in ours})
 
     @property
@@ -208,11 +239,12 @@ class Plan:
     coefficient: Float64[Tensor, "row example key"]
     share: Float64[Tensor, "example key"]
     cell: Int[Tensor, "example key"]
+    values: ValuePlan
 
     def to(self, device: str | torch.device) -> Plan:
         """A copy on another device."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: v.to(device) for k, v in moved.items() if isinstance(v, Tensor)})  # type: ignore[arg-type]
+        return replace(self, **{k: v.to(device) for k, v in moved.items() if isinstance(v, Tensor | ValuePlan)})  # type: ignore[arg-type]
 
 
 def make_plan(
@@ -226,9 +258,11 @@ def make_plan(
     reading: Reading,
     seed: int,
     group_weight: Float[Tensor, " example"] | None = None,
+    value: Int[Tensor, "example key label"] | None = None,
 ) -> Plan:
     """The plan for some examples: `side` is +1, -1 or 0 (padding), `text` 0 or 1 (the twin), `cell` -1 if none.
 
+    `value` is by which value of each label a key is summed, -1 if by none; only twins are.
     `group_weight` is the weight of all examples of the example's group, wherever they are; None: each is alone.
 
     Random signs and shuffles depend on the seed and the example's `index` alone, never on the batch. Examples of one
@@ -248,7 +282,10 @@ def make_plan(
             rows.extend(row * swap[shuffle][:, None] for row in _slot_rows(side, text, reading))
     share = _mean_row(side != 0)
     of_group = weight if group_weight is None else group_weight
-    return Plan(reading, weight.double(), of_group.double(), fold, sign, torch.stack(rows), share, cell)
+    if value is None or reading == "plain":
+        value = torch.full((*side.shape, 0), -1)
+    values = ValuePlan.of(value, side, text, rngs)  # the last to draw: what was drawn before stays as it is
+    return Plan(reading, weight.double(), of_group.double(), fold, sign, torch.stack(rows), share, cell, values)
 
 
 def _mean_row(chosen: Tensor) -> Float64[Tensor, "example key"]:
@@ -298,7 +335,28 @@ def reduce_keys(
         moments.cell_weight.index_add_(0, cell, mass)
         moments.cell_sum.index_add_(0, cell, weighted)
         moments.cell_square.add_(_square(key[inside] * mass.sqrt()[:, None, None]))
+    if moments.twin_weight.numel():
+        _add_values(moments, key, plan)
     return einsum(plan.coefficient, key, "row example key, example key kv d -> row example kv d")
+
+
+def _add_values(moments: Moments, key: Float64[Tensor, "example key kv_head d_head"], plan: Plan) -> None:
+    """Add keys by the values of their labels, and differences of twins by the value that both have."""
+    values, slots = plan.values, slots_of(plan.reading)
+    mass, vectors = (plan.weight[:, None] * plan.share).flatten(), key.flatten(0, 1)
+    half = (plan.fold % N_HALVES)[:, None].expand_as(plan.share).flatten()
+    for number in range(N_HALVES):
+        into = moments.value_weight[number], moments.value_square[number]
+        value = values.value.flatten(0, 1).masked_fill((half != number)[:, None], -1)
+        add_by_value(*into, vectors, value, mass, moments.value_sum[number])
+    dealt = values.dealt.flatten(0, 1)
+    add_by_value(moments.dealt_weight, moments.dealt_square, vectors, dealt, mass, moments.dealt_sum)
+    twins, pairs = (
+        einsum(row, key, "example key, example key kv d -> example kv d")
+        for row in (plan.coefficient[:slots].sum(0), values.pair)
+    )
+    add_by_value(moments.twin_weight, moments.twin_square, twins, values.twin, plan.weight)
+    add_by_value(moments.dealt_twin_weight, moments.dealt_twin_square, pairs, values.dealt_twin, plan.weight)
 
 
 def _square(vectors: Float64[Tensor, "row kv_head d_head"]) -> Float64[Tensor, "kv_head d_head d_head"]:

@@ -7,6 +7,7 @@ sequential   the paper's, query side: project q onto the first feature's query d
              next, and so on: what features share counts for the first
 shapley      query side: the mean over all orders of what a feature adds to the joint span of those before it
 both         F_f = Q_f^T P_f, oblique in query and in key space; cross terms are in the residual
+conditional  no form: keys are standardised within the values of a label (`core/conditional.py`); as additive
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from qkprism.core.conditional import ConditionalParts
 from qkprism.core.feature import Feature
 from qkprism.core.metrics import MetricRoot
 from qkprism.core.projectors import (
@@ -32,11 +34,12 @@ from qkprism.core.projectors import (
     span,
 )
 from qkprism.errors import QKPrismError
-from qkprism.options import SPLITS as METHODS
+from qkprism.options import SPLITS, choice, names_in
 from qkprism.options import SplitMethod as Method
-from qkprism.options import choice, names_in
 
 MOST_SHAPLEY = 8
+CONDITIONAL: Method = "conditional"
+METHODS = tuple(method for method in SPLITS if method != CONDITIONAL)  # by forms
 
 Form = Float64[Tensor, "d_head d_head"]
 
@@ -57,18 +60,22 @@ class Split:
     condition: float
     first: Float64[Tensor, "feature d_head d_head"] | None = None
     last: Float64[Tensor, "feature d_head d_head"] | None = None
+    conditional: ConditionalParts | None = None
 
     def parts(
         self, query: Float[Tensor, "*row d_head"], key: Float[Tensor, "*row token d_head"], scaling: float
     ) -> Float64[Tensor, "feature *row token"]:
         """The part of each feature in the logit of each key."""
+        if self.conditional is not None:
+            return self.conditional.parts(query, key, scaling)
         return parts_of(self.forms, query, key, scaling)
 
     def in_order(self, names: Sequence[str]) -> Split:
         """The same split with its features told in another order: that of projecting out is in the forms."""
         at = [self.names.index(name) for name in names]
         first, last = (None if forms is None else forms[at] for forms in (self.first, self.last))
-        return replace(self, names=tuple(names), forms=self.forms[at], first=first, last=last)
+        told = self.conditional and replace(self.conditional, names=tuple(names))
+        return replace(self, names=tuple(names), forms=self.forms[at], first=first, last=last, conditional=told)
 
     def order_spread(
         self, query: Float[Tensor, "*row d_head"], key: Float[Tensor, "*row token d_head"], scaling: float

@@ -34,6 +34,26 @@ def total_variation(first: MarkedRows, second: MarkedRows) -> Float64[Tensor, "*
     return variation_of(first.attention(), second.attention())
 
 
+N_NEARNESS = 7
+
+
+def nearness(
+    before: MarkedRows, truth: MarkedRows, original: Float64[Tensor, "*row"], target: Float64[Tensor, "*row"]
+) -> list[Float64[Tensor, "*row"]]:
+    """How near rows with other logits of two keys come to the truth, each beside rows as they were.
+
+    The mean absolute error of the two logits; the total variation to the truth in which only the two keys changed,
+    which an edit of two keys can reach; that to the whole truth, which it cannot. Last the distance between the two
+    truths: the floor of an edit of two keys, more or less.
+    """
+    edited, only_pair = before.with_pair(original, target), before.with_pair(*truth.marked[..., :2].unbind(-1))
+    found = []
+    for goal in (only_pair, truth):
+        found += [total_variation(edited, goal), total_variation(before, goal)]
+    off = [(rows.marked[..., :2] - truth.marked[..., :2]).abs().mean(-1) for rows in (edited, before)]
+    return [*off, *found, total_variation(only_pair, truth)]
+
+
 def variation_of(one: Float[Tensor, "*#row token"], other: Float[Tensor, "*#row token"]) -> Float[Tensor, "..."]:
     """The total variation of rows of attention: 0 if they are the same, 1 if they share nothing."""
     return (one - other).abs().sum(-1) / 2

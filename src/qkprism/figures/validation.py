@@ -1,7 +1,8 @@
-"""`validation_figure`: edits and attributions against true counterfactuals (results/validation.py), a row a factor.
+"""`validation_figure`: edits and attributions against true counterfactuals (results/validation.py), two rows a factor.
 
-Left, how far the edited attention is from the truth; middle, the predicted part of the logit gap against the true
-one; right, whether the part follows its own factor and no other. Heads in which the factor matters are filled and make
+Above, how far edits are from the truth: in the two edited logits, in attention if only the two keys had changed, and in
+attention as it really changed. Below, the predicted part of the logit gap against the true one, and whether the part
+follows its own factor and no other. Heads in which the factor matters are filled and make
 the large marks; in the others there is next to nothing to exchange, so they are open.
 """
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # a method has one colour in every figure, and not one of the first features
 METHOD_COLORS = MappingProxyType(
     {
+        "conditional": "#AA4499",
+        "conditional, permuted": "#BBBBBB",
         "contrast": "#332288",
         "raw oblique": "#44AA99",
         "raw": "#999933",
@@ -35,7 +38,16 @@ METHOD_COLORS = MappingProxyType(
     }
 )
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-_TITLES = ("Distance to the truth", "Predicted and true part", "Slopes on the true parts")
+_TITLES = (
+    "error of the two logits",
+    "attention, two keys changed",
+    "attention, whole truth",
+    "predicted and true part",
+    "slopes on the true parts",
+)
+_PANELS = len(_TITLES)  # of a factor
+_DISTANCES = (("logit", "error / that of no edit"), ("tv_pair", "total variation / no edit"))
+_DISTANCES += (("tv", "total variation / no edit"),)
 _LEFT, _PANEL, _BETWEEN = 72, 240, 116  # pixels
 _BARRED = 12  # heads; with more, error bars would hide the dots
 
@@ -57,24 +69,27 @@ class Series:
 
 
 def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figure:
-    """Total variation, parts and slopes: a row a factor, a colour a method, a dot a head, large marks over heads."""
+    """Distances, parts and slopes: two rows a factor, a colour a method, a dot a head, large marks over heads."""
     if not validation.checks:
         raise QKPrismError("There is no check to draw. Was the choice of heads or pairs empty?")
     factors = validation.factors
-    height = len(factors) * _PANEL + (len(factors) - 1) * _BETWEEN
+    rows = 2 * len(factors)
+    height = rows * _PANEL + (rows - 1) * _BETWEEN
     fig = make_subplots(
-        rows=len(factors),
+        rows=rows,
         cols=3,
+        specs=[[{}, {}, {}], [{}, {}, None]] * len(factors),
         horizontal_spacing=76 / (width - _LEFT - 24),
-        vertical_spacing=_BETWEEN / height if len(factors) > 1 else 0,
+        vertical_spacing=_BETWEEN / height,
     )
-    for row, factor in enumerate(factors):
-        series, first = series_of(validation, factor), 3 * row + 1
-        _draw_distance(fig, first, series)
-        _draw_parts(fig, first + 1, series)
-        _draw_slopes(fig, first + 2, series)
+    for place, factor in enumerate(factors):
+        series, first = series_of(validation, factor), _PANELS * place + 1
+        for panel, (name, unit) in enumerate(_DISTANCES, first):
+            _draw_distance(fig, panel, series, name, unit)
+        _draw_parts(fig, first + 3, series)
+        _draw_slopes(fig, first + 4, series)
         for panel, title in enumerate(_TITLES, first):
-            name_panel(fig, panel, f"{shortened(factor, 22)}: {title[0].lower()}{title[1:]}")
+            name_panel(fig, panel, f"{shortened(factor, 12)}: {title}")
     _legend(fig, validation, height)
     heads = len({check.head for check in validation.checks})
     sizes = sorted({check.n for check in validation.checks})
@@ -118,12 +133,21 @@ def _color(method: str, methods: Sequence[str]) -> str:
     return METHOD_COLORS.get(method, FEATURE_COLORS[methods.index(method) % len(FEATURE_COLORS)])
 
 
-def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
-    edits = [one for one in series if any(math.isfinite(check.tv) for check in one.checks)]
+def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series], name: str, unit: str) -> None:
+    """One ratio to no edit of every method; of the whole truth with what a perfect edit of two keys would leave."""
+
+    def read(check: TruthCheck) -> tuple[float, float]:
+        return getattr(check, name), getattr(check, f"{name}_error")
+
+    edits = [one for one in series if any(math.isfinite(read(check)[0]) for check in one.checks)]
     for at, one in enumerate(edits):
-        _draw_column(fig, panel, one, at, lambda check: (check.tv, check.tv_error), "median")
-        _count_nearer(fig, panel, one, at)
-    _line(fig, panel, 0, "perfect")
+        _draw_column(fig, panel, one, at, read, "median")
+        _count_nearer(fig, panel, one, at, [read(check)[0] for check in one.mattering])
+    floors = [check.floor for one in edits[:1] for check in one.mattering if math.isfinite(check.floor)]
+    if name == "tv" and floors:
+        _line(fig, panel, median(floors), "two keys alone")
+    else:
+        _line(fig, panel, 0, "perfect")
     _line(fig, panel, 1, "no edit")
     methods = list(dict.fromkeys(edit.method for edit in edits))
     places = {method: [at for at, edit in enumerate(edits) if edit.method == method] for method in methods}
@@ -135,11 +159,9 @@ def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series]) -> None
         range=[-0.6, max(1, len(edits)) - 0.4],
         showgrid=False,
     )
-    ends = [check.tv for edit in edits for check in edit.checks if math.isfinite(check.tv)] + [0.0, 1.0]
+    ends = [v for edit in edits for v in (read(check)[0] for check in edit.checks) if math.isfinite(v)] + [0.0, 1.0]
     margin = 0.06 * (max(ends) - min(ends))
-    fig.layout[f"yaxis{panel}"].update(
-        title_text="total variation / that of no edit", range=[min(ends) - margin, max(ends) + 2.5 * margin]
-    )
+    fig.layout[f"yaxis{panel}"].update(title_text=unit, range=[min(ends) - margin, max(ends) + 2.5 * margin])
     if not edits:
         _notice(fig, panel, "no edit to compare")
 
@@ -184,11 +206,11 @@ def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
         _notice(fig, panel, "not tested: no shared texts, or too few")
 
 
-def _count_nearer(fig: go.Figure, panel: int, series: Series, at: float) -> None:
+def _count_nearer(fig: go.Figure, panel: int, series: Series, at: float, ratios: Sequence[float]) -> None:
     """Above a column, in how many of the heads in which the factor matters the edit is nearer than no edit."""
-    if some := [check.tv for check in series.mattering if math.isfinite(check.tv)]:
+    if some := [ratio for ratio in ratios if math.isfinite(ratio)]:
         fig.add_annotation(
-            text=f"{sum(tv < 1 for tv in some)}/{len(some)}",
+            text=f"{sum(ratio < 1 for ratio in some)}/{len(some)}",
             name="nearer",
             xref=axis("x", panel),
             yref=f"{axis('y', panel)} domain",
@@ -329,12 +351,14 @@ def _caption(validation: Validation) -> str:
         f"Filled: heads in which the factor matters, with a true part that is clearly not 0 and not tiny: "
         f"{_where(validation)}. Open: the others, in which a part of 0 is right whatever the method. Large marks and "
         "counts are of the filled ones.",
-        "The truth is a text in which two keys have really exchanged one factor. Left: attention after the edit, in "
-        "the distance of no edit to the truth (1: no better than no edit; 0: perfect); large marks are medians, "
-        "numbers say in how many heads the edit is nearer than no edit. The whole key moves the other factors too.",
-        "Middle: on the dashed line the part attributed to the feature is the true one. Right: a part should follow "
-        "its own factor (1) and no other (0); a slope on the others is what the method mixes in. Large marks are "
-        "means. An attribution without an edit has no distance.",
+        "The truth is a text in which two keys have really exchanged one factor. Above, each beside no edit (1: no "
+        "better; 0: perfect): the error of the two edited logits; the distance of the attention to the truth in which "
+        "only the two keys changed; that to the whole truth, in which other keys change too, so that an edit of two "
+        "keys can reach the dashed line at best. Large marks are medians, numbers say in how many heads the edit is "
+        "nearer than no edit. The whole key moves the other factors too.",
+        "Below: on the dashed line the part attributed to the feature is the true one. Right of it: a part should "
+        "follow its own factor (1) and no other (0); a slope on the others is what the method mixes in. Large marks "
+        "are means. An attribution without an edit has no distance.",
         "Standard errors over pairs are bars, or with many heads in the text at a mark. " + few(validation.notes),
     ]
     return "\n".join(part.strip() for part in parts)
@@ -354,7 +378,9 @@ def _text(check: TruthCheck) -> str:
     return "<br>".join(
         [
             f"<b>{plain(shortened(check.factor))} in {plain(check.head)}: {plain(check.method)}{of}</b>",
-            f"total variation relative to no edit {number(check.tv, check.tv_error)}",
+            f"error of the two logits relative to no edit {number(check.logit, check.logit_error)}",
+            f"total variation relative to no edit: two keys {number(check.tv_pair, check.tv_pair_error)}, whole truth "
+            f"{number(check.tv, check.tv_error)} (two keys alone {number(check.floor)})",
             f"part {number(check.part)}, true {number(check.true_part, check.true_part_error)}"
             + ("" if check.matters else " (does not clearly matter)")
             + ", "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qkprism.page.binding_claims import CONTRASTS, comparison
 from qkprism.page.layout import figure, notes, page, table, with_errors
 from qkprism.results.validation import ALL, CLEAR, LEAST, MATTERS
+from qkprism.subspaces.modulation import interactions, why_not_conditional
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,8 @@ REFLEXIVE = "reflexive"
 # sets of features and how they are edited or attributed: what the page compares with the truth
 _JUDGED = (
     ("ours", "whole key"),
+    ("ours", "conditional"),
+    ("ours", "conditional, permuted"),
     ("ours", "contrast"),
     ("three mechanisms", "contrast"),
     ("paper", "raw"),
@@ -72,6 +75,8 @@ def binding_figures(study: BindingStudy, *, umap: bool = False) -> dict[str, go.
     figures |= {f"effects-{target}": study.effects.plot(target=target) for target in study.effects.targets}
     figures["paper-effects"] = study.effects_paper.plot()
     figures |= {"outcome": study.outcome.plot(), "validation": study.validation.pick(*_JUDGED).plot()}
+    if why_not_conditional(study.features) is None:
+        figures["interactions"] = interactions(study.features).plot()
     figures |= {f"example-{name.replace(', ', '-')}": example.plot() for name, example in study.examples.items()}
     return figures | {"attributions": study.attributions.plot()}
 
@@ -128,6 +133,9 @@ def binding_report(study: BindingStudy, figures: Mapping[str, go.Figure] | None 
         "</ul><h2>Against prompts that really changed</h2>",
         *_truth(study),
         *shown("validation"),
+        "<h2>Do factors add up?</h2>",
+        *_interactions(study),
+        *shown("interactions"),
         "<h2>Why did it attend to that token?</h2>",
         "<p>The first test prompt in the heads whose logits tell right from wrong most in the order and in the lexical "
         "contrast, split by our features and, for comparison, by the paper's (sequential: what features share counts "
@@ -178,6 +186,21 @@ def _mechanisms(study: BindingStudy) -> list[str]:
     ]
 
 
+def _interactions(study: BindingStudy) -> list[str]:
+    """How strong features are at each place, in a sentence for each head, or why that is not known."""
+    if (reason := why_not_conditional(study.features)) is not None:
+        return [f"<p>Not tested: {escape(reason)}</p>"]
+    sentences = interactions(study.features).verdict()
+    return [
+        "<p>A projector moves as much of a feature wherever the key stands. That is right only if factors add up in a "
+        "key. Where a feature is stronger at some places than at others, the conditional exchange goes by the place: "
+        "it standardises keys within it, exchanges them and puts them back.</p>",
+        "<ul>",
+        *(f"<li>{escape(sentence)}</li>" for sentence in sentences),
+        "</ul>",
+    ]
+
+
 def _used(validation: Validation) -> str:
     """In how many heads each mechanism matters, whatever its rank."""
     heads: dict[str, dict[str, bool]] = {}
@@ -216,9 +239,10 @@ def _truth(study: BindingStudy) -> list[str]:
         table([_of_heads(row) for row in rows if row["heads"] == MATTERS], _TRUTH_COLUMNS),
         "<h3>All heads of the study</h3>",
         table([_of_heads(row) for row in rows if row["heads"] == ALL], _TRUTH_COLUMNS),
-        "<p class=note>Distance: total variation between the attention after the edit and the truth, over that without "
-        "an edit. The median and the count are of single heads; the ratio of means is of the mean distances, so heads "
-        "that move much weigh more. The two can fall on different sides of 1. Error of the part: the size of the "
+        "<p class=note>Error of the two logits: mean absolute error of the logits of the two edited keys, over that "
+        "without an edit (ratio of means over heads). Distance: total variation between the attention after the edit "
+        "and the truth, likewise: first the truth in which only the two keys changed, which an edit can reach, then "
+        "the whole one, in which other keys change too. Error of the part: the size of the "
         "error of a head's mean part, as a share of the true part (mean error over mean part) and in logits. By "
         "chance: the error in logits that parts which are right on average would show with this number of prompts. "
         "Where the true parts are small, as over all heads, a share says little. A small error with a slope far from 1 "
@@ -233,9 +257,11 @@ _TRUTH_COLUMNS = {
     "features": "features",
     "method": "method",
     "of": "heads",
-    "nearer": "nearer to the truth than no edit",
-    "tv_median": "distance, median head (no edit = 1)",
-    "tv": "distance, ratio of means",
+    "logit": "error of the two logits (no edit = 1)",
+    "nearer": "smaller than no edit's",
+    "tv_pair": "distance, two keys changed",
+    "tv": "distance, whole truth",
+    "floor": "two keys alone would leave",
     "relative_part_error": "error of the part / true part",
     "absolute_part_error": "error of the part (logits)",
     "error_by_chance": "by chance",
@@ -247,7 +273,7 @@ _TRUTH_COLUMNS = {
 
 def _of_heads(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row whose counts say of how many, and whose share is in percent."""
-    nearer, share = row["nearer"], row["relative_part_error"]
+    nearer, share = row["logit_nearer"], row["relative_part_error"]
     told: dict[str, Any] = {"of": f"{row['n_heads']} of {row['of_heads']}"}
     told["nearer"] = nearer if nearer != nearer else f"{nearer:.0f} of {row['n_heads']}"
     told["relative_part_error"] = share if share != share else f"{share:.0%}"

@@ -159,9 +159,9 @@ def _true_swaps(validation: Validation) -> BindingClaim:
     """Swaps against prompts that really changed, in the heads in which the clue matters."""
 
     def said(row: Mapping[str, Any]) -> str:
-        return f"in {row['nearer']:.0f}, median ratio {row['tv_median']:.2f}, ratio of means {row['tv']:.2f}"
+        return f"leave {row['logit']:.2f} of the error (less than no edit in {row['logit_nearer']:.0f})"
 
-    here = f"nearer to prompts that really changed than no edit is: {_truth(validation, 'raw', said)}"
+    here = f"logits of the two keys, beside prompts that really changed: {_truth(validation, 'raw', said, _SWAPS)}"
     return BindingClaim("a swap changes one feature and no other", "not tested", "new", here)
 
 
@@ -174,16 +174,27 @@ def _true_parts(validation: Validation) -> BindingClaim:
     return BindingClaim("logits split into features", "not tested", "new", _truth(validation, "raw sequential", said))
 
 
-def _truth(validation: Validation, papers: str, said: Callable[[Mapping[str, Any]], str]) -> str:
+_PARTS = {"contrast": "ours"}
+_SWAPS = {"conditional": "our conditional exchanges", "contrast": "our projector swaps"}
+
+
+def _truth(
+    validation: Validation,
+    papers: str,
+    said: Callable[[Mapping[str, Any]], str],
+    ours: Mapping[str, str] = _PARTS,
+) -> str:
     """For every clue: in how many heads it matters, and there what is said of ours and of the paper's."""
     rows, told = validation.over(MATTERS), []
     for name in CONTRASTS:
-        keys = ("ours", name, "contrast"), ("paper", name, papers)
-        if not all(key in rows for key in keys):
+        keys = {title: ("ours", name, method) for method, title in ours.items()}
+        keys = {title: key for title, key in keys.items() if key in rows} | {"the paper's": ("paper", name, papers)}
+        if len(keys) < 2 or keys["the paper's"] not in rows:
             continue
-        ours, paper = (rows[key] for key in keys)
-        heads = f"{name} matters in {ours['n_heads']} of {ours['of_heads']} heads"
-        told.append(f"{heads}: ours {said(ours)}; the paper's {said(paper)}" if ours["n_heads"] else heads)
+        first = rows[next(iter(keys.values()))]
+        heads = f"{name} matters in {first['n_heads']} of {first['of_heads']} heads"
+        every = "; ".join(f"{title} {said(rows[key])}" for title, key in keys.items())
+        told.append(f"{heads}: {every}" if first["n_heads"] else heads)
     return ". ".join(told)
 
 

@@ -2,8 +2,11 @@
 
 A base text and a changed one, in which two keys o and t have exchanged one factor f. The changed text is the truth:
 
-    total variation   of attention over the marked keys and the rest, edited base against truth, divided by that of the
-                      unedited base against truth: 1 is no better than no edit, 0 is perfect
+    logit error       of the two edited logits, mean absolute, divided by that of the unedited base: 1 is no better than
+                      no edit, 0 is perfect. The main figure: it does not depend on how much attention the keys get
+    total variation   of attention over the marked keys and the rest, edited base against truth, likewise divided:
+                      against the truth in which only the two keys changed (0 can be reached), and against the whole
+                      truth, in which other keys change too (its floor is what a perfect edit of two keys leaves)
     part              the feature's part of the logit gap l_o - l_t; exchanging f turns it around, so the true part is
                       half of what the gap loses
     slopes            of the predicted part on the true parts of all factors together: 1 for its own, 0 for the others
@@ -24,6 +27,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.core.scatter import Scatter
+from qkprism.core.variation import N_NEARNESS
 from qkprism.errors import QKPrismError
 from qkprism.results.stored import load_result, save_result
 
@@ -59,6 +63,17 @@ class TruthCheck(NamedTuple):
     distance: float = math.nan
     distance_unedited: float = math.nan
     part_rms: float = math.nan
+    logit: float = math.nan
+    logit_error: float = math.nan
+    logit_off: float = math.nan
+    logit_off_unedited: float = math.nan
+    tv_pair: float = math.nan
+    tv_pair_error: float = math.nan
+    pair_distance: float = math.nan
+    pair_distance_unedited: float = math.nan
+    floor: float = math.nan
+    moved_own: float = math.nan
+    moved_other: float = math.nan
 
     @property
     def matters(self) -> bool:
@@ -76,44 +91,61 @@ class TruthCheck(NamedTuple):
 class TruthTally:
     """What a check is made of, over pairs: added up, so that pairs need not be kept.
 
-    pairs    total variation to the truth after the edit and without it, predicted part, true part
+    pairs    `nearness` of the edit to the truth (core/variation.py), predicted part, true part
     shared   of pairs whose base every factor changed: the true parts of all factors, and the predicted part
+    moved    the same with what the edit moved, in the place of the predicted part
     """
 
     pairs: Scatter
     shared: Scatter
+    moved: Scatter
 
     @classmethod
     def of(cls, n_factors: int) -> TruthTally:
         """Of no pairs yet."""
-        return cls(Scatter.zeros(4), Scatter.zeros(n_factors + 1))
+        return cls(Scatter.zeros(N_NEARNESS + 2), Scatter.zeros(n_factors + 1), Scatter.zeros(n_factors + 1))
 
     def check(self, features: str, factor: str, head: str, method: str, place: int) -> TruthCheck:
         """The check of a factor, which has a place among all; the slope on the others is the largest of them."""
-        after, before, part, true = self.pairs.mean.tolist()
-        off, error, rms = self.pairs.difference(2, 3)
-        value, spread = self.shared.slopes()
-        others = [i for i in range(len(value)) if i != place]
-        other = max(others, key=lambda i: abs(float(value[i]))) if others else None
+        logit, logit_before, pair, pair_before, after, before, floor, part, true = self.pairs.mean.tolist()
+        off, error, rms = self.pairs.difference(N_NEARNESS, N_NEARNESS + 1)
+        (own, own_error), (other, other_error) = _slopes(self.shared, place)
+        (moved_own, _), (moved_other, _) = _slopes(self.moved, place)
+        ratios = [self.pairs.ratio(at, at + 1) for at in (0, 2, 4)]
         return TruthCheck(
             features, factor, head, method,
-            *self.pairs.ratio(0, 1), part, true, self.pairs.error(3), off, error,
-            float(value[place]), float(spread[place]),
-            math.nan if other is None else float(value[other]), math.nan if other is None else float(spread[other]),
+            *ratios[2], part, true, self.pairs.error(N_NEARNESS + 1), off, error, own, own_error, other, other_error,
             self.pairs.n, distance=after, distance_unedited=before, part_rms=rms,
+            logit=ratios[0][0], logit_error=ratios[0][1], logit_off=logit, logit_off_unedited=logit_before,
+            tv_pair=ratios[1][0], tv_pair_error=ratios[1][1], pair_distance=pair, pair_distance_unedited=pair_before,
+            floor=floor / before if before else math.nan, moved_own=moved_own, moved_other=moved_other,
         )  # fmt: skip
+
+
+def _slopes(scatter: Scatter, place: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The slope on the factor's own true part and the largest on another's, each with its error."""
+    value, spread = scatter.slopes()
+    others = [i for i in range(len(value)) if i != place]
+    if not others:
+        return (float(value[place]), float(spread[place])), (math.nan, math.nan)
+    other = max(others, key=lambda i: abs(float(value[i])))
+    return (float(value[place]), float(spread[place])), (float(value[other]), float(spread[other]))
 
 
 @dataclass(frozen=True, repr=False)
 class Validation:
     """How near every edit and attribution comes to the truth: a row a set of features, factor, head and method.
 
-    tv          total variation to the truth relative to no edit (1: no better than no edit, 0: perfect)
+    logit       mean absolute error of the two edited logits relative to no edit (1: no better, 0: perfect);
+                `logit_off` and `logit_off_unedited` are the two in logits
+    tv_pair     total variation to the truth in which only the two keys changed, relative to no edit
+    tv          total variation to the whole truth relative to no edit; `floor` is what the two keys alone would leave
     part        mean predicted part of the logit gap; `true_part` the true one, `part_error` their mean difference;
                 `_error` after any of these names is its standard error over pairs
     part_rms    root mean square of that difference: how far off the part of a single pair is
     slope_own   of the predicted part on the true part of its own factor (truth: 1); `slope_other` the largest of the
                 others (truth: 0); NaN where the factors' pairs do not start from the same texts
+    moved_own   of what the edit moved, likewise, and `moved_other`
     distance    mean total variation to the truth, and without an edit: `tv` is their ratio
     """
 
@@ -133,6 +165,9 @@ class Validation:
         """For each set of features, factor and method: first the heads in which the factor matters, then all.
 
         heads                 "matters" or "all"; `n_heads` of `of_heads` are in the row
+        logit                 ratio of mean errors of the edited logits, after the edit over without; `logit_median`
+                              the median of single heads, `logit_nearer` the number of heads in which it is below 1
+        tv_pair, floor        ratios of mean distances likewise
         tv                    ratio of mean distances, after the edit over without; `tv_median` the median of the
                               ratios of single heads, `nearer` the number of heads in which it is below 1
         absolute_part_error   mean size of the error of a head's mean part; `true_part` mean size of the true part
@@ -203,11 +238,18 @@ def over_heads(checks: Sequence[TruthCheck]) -> dict[str, float]:
     """What is said of some heads together; NaN where there is none."""
     true, error = _mean(abs(c.true_part) for c in checks), _mean(abs(c.part_error) for c in checks)
     after, before = _mean(c.distance for c in checks), _mean(c.distance_unedited for c in checks)
+    logit, logit_before = _mean(c.logit_off for c in checks), _mean(c.logit_off_unedited for c in checks)
+    pair, pair_before = _mean(c.pair_distance for c in checks), _mean(c.pair_distance_unedited for c in checks)
     return {
+        "logit": logit / logit_before if logit_before else math.nan,
+        "logit_median": _median(c.logit for c in checks),
+        "logit_nearer": _below_one([c.logit for c in checks]),
+        "tv_pair": pair / pair_before if pair_before else math.nan,
+        "floor": _mean(c.floor * c.distance_unedited for c in checks) / before if before else math.nan,
         # One head whose truth hardly moves would rule a mean of ratios; many such heads would hide in a ratio of means.
         "tv": after / before if before else math.nan,
         "tv_median": _median(c.tv for c in checks),
-        "nearer": sum(c.tv < 1 for c in checks) if any(map(math.isfinite, (c.tv for c in checks))) else math.nan,
+        "nearer": _below_one([c.tv for c in checks]),
         "true_part": true,
         "absolute_part_error": error,
         "relative_part_error": error / true if true else math.nan,
@@ -216,7 +258,14 @@ def over_heads(checks: Sequence[TruthCheck]) -> dict[str, float]:
         "part_rms": _mean(c.part_rms for c in checks),
         "slope_own": _mean(c.slope_own for c in checks),
         "slope_other": _mean(abs(c.slope_other) for c in checks),  # leaks of either sign must not cancel
+        "moved_own": _mean(c.moved_own for c in checks),
+        "moved_other": _mean(abs(c.moved_other) for c in checks),
     }
+
+
+def _below_one(ratios: Sequence[float]) -> float:
+    """How many ratios are below 1; NaN if none is known."""
+    return sum(ratio < 1 for ratio in ratios) if any(map(math.isfinite, ratios)) else math.nan
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -239,8 +288,10 @@ def _sentence(checks: Sequence[TruthCheck]) -> str:
     edit = ""
     if math.isfinite(found["tv_median"]):
         edit = (
-            f"the edit is nearer to the truth than no edit in {found['nearer']} of {len(some)} (median ratio "
-            f"{found['tv_median']:.2f}, ratio of means {found['tv']:.2f}), and "
+            f"the edit leaves {found['logit']:.2f} of the error of the two logits (less than no edit in "
+            f"{found['logit_nearer']} of {len(some)}), {found['tv_pair']:.2f} of the distance to the truth of the two "
+            f"keys, and {found['tv']:.2f} of that to the whole truth (the two keys alone would leave "
+            f"{found['floor']:.2f}); "
         )
     return (
         f"{name}, {first.method}: the factor matters in {len(some)} of {heads}. There {edit}the part is off by "

@@ -123,22 +123,28 @@ def _numbers(study: BindingStudy) -> Numbers:
     }
 
 
-# whose features, and by which method a swap and a part of theirs is made
-_JUDGED = {"ours": ("contrast", "contrast"), "paper": ("raw", "raw sequential")}
+# which features, and by which method a swap and a part of theirs is made
+_JUDGED = {
+    "ours": ("ours", "contrast", "contrast"),
+    "ours, conditional": ("ours", "conditional", "conditional"),
+    "paper": ("paper", "raw", "raw sequential"),
+}
 
 
 def _truth(study: BindingStudy, heads: str, group: str) -> Numbers:
     """How near swaps and parts come to prompts that really changed, over some heads."""
     rows, found = study.validation.over(heads), dict[ComparedMeasure, float]()
     for name in CONTRASTS:
-        known = [whose for whose, (swap, _) in _JUDGED.items() if (whose, name, swap) in rows]
+        known = [whose for whose, (features, swap, _) in _JUDGED.items() if (features, name, swap) in rows]
         if known and heads == MATTERS:
-            row = rows[known[0], name, _JUDGED[known[0]][0]]
+            features, swap, _ = _JUDGED[known[0]]
+            row = rows[features, name, swap]
             found[ComparedMeasure(group, f"{name}: heads in which it matters", "", "number")] = float(row["n_heads"])
             found[ComparedMeasure(group, f"{name}: heads studied", "", "number")] = float(row["of_heads"])
         for what, unit, at, column in _TRUTH:
             for whose in known:
-                row = rows[whose, name, _JUDGED[whose][at]]
+                features, *methods = _JUDGED[whose]
+                row = rows[features, name, methods[at]]
                 value = row[column] / row["n_heads"] if column == "nearer" and row["n_heads"] else row[column]
                 found[ComparedMeasure(group, f"{name}: {what}", whose, unit)] = float(value)
     return found
@@ -149,6 +155,7 @@ _TRUTH: tuple[tuple[str, Unit, int, str], ...] = (
     ("error of the part / true part", "share", 1, "relative_part_error"),
     ("error of the part / true part, median head", "share", 1, "relative_part_error_median"),
     ("error of the part in logits", "logits", 1, "absolute_part_error"),
+    ("error of the swap's two logits / no edit's", "ratio", 0, "logit"),
     ("heads whose swap is nearer to the truth than no edit", "share", 0, "nearer"),
     ("swap's distance / no edit's, median head", "ratio", 0, "tv_median"),
     ("swap's distance / no edit's, ratio of means", "ratio", 0, "tv"),

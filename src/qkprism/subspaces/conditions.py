@@ -1,14 +1,16 @@
 """The subspaces that are edited in one head: of its features, of several together, and of the controls beside them.
 
-A method says how the subspace of a feature becomes a projector:
+A method says what moves a feature. Of a projector it says how the subspace becomes one:
 
     contrast      joint oblique projectors in the contrast metric: moves one feature and leaves the others
     raw oblique   the same in the raw metric
     raw           the orthogonal projector on each feature's own key directions: the paper's
+    conditional   no projector: keys are exchanged within the values of a label that modulates (`core/conditional.py`)
 
 Controls (`controls.py` has the table of them) have the same metric and rank as the feature that they stand beside:
 
-    permuted      the same pipeline on sides that were dealt anew among the marked keys, or turned around at random
+    permuted      the same pipeline on sides that were dealt anew among the marked keys, or turned around at random; of
+                  the conditional edit on values of the label dealt anew, and on twins of random keys
     keys          subspaces drawn from the covariance of the marked keys
     gaussian      Gaussian subspaces
     pca           the leading principal directions of the marked keys
@@ -18,7 +20,7 @@ Controls (`controls.py` has the table of them) have the same metric and rank as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, get_args
 
@@ -27,6 +29,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.controls import ControlName
+from qkprism.core.conditional import ConditionalSwap
 from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_covariances
 from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import MetricRoot, factor, identity_like, key_covariance
@@ -35,9 +38,12 @@ from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.results.features import Features
+from qkprism.subspaces.modulation import Modulation, head_modulation, modulation_of, why_not_conditional
 
-Method = Literal["contrast", "raw oblique", "raw"]
+Method = Literal["contrast", "raw oblique", "raw", "conditional"]
 METHODS: tuple[Method, ...] = get_args(Method)
+CONDITIONAL: Method = "conditional"
+PROJECTING = METHODS[:3]
 Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
 DRAWS = 10
 _ALONE = "the contrast metric needs two or more contrasts"
@@ -48,7 +54,8 @@ ALL_COMBINATIONS = 4  # features; with more than that only each alone and all to
 class Conditions:
     """The subspaces of all conditions in one head, their factors side by side, so that one product serves all.
 
-    Columns that several subspaces have, such as those of a feature moved alone and with others, are there once.
+    Columns that several subspaces have, such as those of a feature moved alone and with others, are there once. The
+    last conditions are no subspaces but conditional exchanges, by the label of `modulation`.
     """
 
     names: tuple[Condition, ...]
@@ -57,6 +64,8 @@ class Conditions:
     dual: Float64[Tensor, "column d_head"]
     columns: Int[Tensor, " place"]  # of one condition after another
     notes: tuple[str, ...] = ()
+    swaps: tuple[ConditionalSwap, ...] = ()
+    modulation: Modulation | None = None
 
     @classmethod
     def of(cls, subspaces: Mapping[Condition, Subspace], notes: Sequence[str] = ()) -> Conditions:
@@ -70,20 +79,56 @@ class Conditions:
         columns = torch.tensor([number[pair] for pair in pairs], dtype=torch.long)
         return cls(tuple(subspaces), ranks, every.basis[:, kept], every.dual[kept], columns, tuple(notes))
 
+    def with_swaps(
+        self, swaps: Mapping[Condition, tuple[ConditionalSwap, int]], modulation: Modulation | None
+    ) -> Conditions:
+        """The same with conditional exchanges, each with the rank of what it moves."""
+        return replace(
+            self,
+            names=(*self.names, *swaps),
+            ranks=(*self.ranks, *(rank for _, rank in swaps.values())),
+            swaps=tuple(swap for swap, _ in swaps.values()),
+            modulation=modulation,
+        )
+
+    @property
+    def n_subspaces(self) -> int:
+        """How many of the conditions are subspaces: the first ones."""
+        return len(self.names) - len(self.swaps)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The ranks of the subspaces."""
+        return self.ranks[: self.n_subspaces]
+
     def subspace(self, index: int) -> Subspace:
         """The subspace of one condition."""
-        columns = self.columns.split(self.ranks)[index]
+        columns = self.columns.split(self.sizes)[index]
         return Subspace(self.basis[:, columns], self.dual[columns])
+
+    def swap(self, index: int) -> ConditionalSwap | None:
+        """The conditional exchange of one condition; None if it is a subspace."""
+        return self.swaps[index - self.n_subspaces] if index >= self.n_subspaces else None
 
     def pick(self, wanted: Callable[[Condition], bool]) -> Conditions:
         """Only some of the conditions."""
-        kept = {name: self.subspace(i) for i, name in enumerate(self.names) if wanted(name)}
-        return Conditions.of(kept, self.notes)
+        kept = {name: self.subspace(i) for i, name in enumerate(self.names[: self.n_subspaces]) if wanted(name)}
+        last = zip(self.names, self.ranks, strict=True)
+        swaps = dict(zip([*last][self.n_subspaces :], self.swaps, strict=True))
+        chosen = {name: (swap, rank) for (name, rank), swap in swaps.items() if wanted(name)}
+        return Conditions.of(kept, self.notes).with_swaps(chosen, self.modulation)
 
     @property
     def mT(self) -> Conditions:
         """The same on the other side: projectors on queries."""
         return Conditions(self.names, self.ranks, self.dual.mT, self.basis.mT, self.columns, self.notes)
+
+    def exchange(
+        self, query: Float[Tensor, "row d_head"], keys: tuple[Tensor, Tensor], values: tuple[Tensor, Tensor]
+    ) -> tuple[Float64[Tensor, "row swap"], Float64[Tensor, "row swap"]]:
+        """q^T (change of the original key) and of the target under every conditional exchange."""
+        met = [[(query.double() * change).sum(-1) for change in swap.changes(*keys, values)] for swap in self.swaps]
+        return tuple(torch.stack([each[side] for each in met], -1) for side in (0, 1))  # type: ignore[return-value]
 
     def meet(
         self, query: Float[Tensor, "*#row d_head"], key: Float[Tensor, "*#row d_head"]
@@ -102,25 +147,29 @@ class Conditions:
     def leads(self, direction: int) -> Float64[Tensor, "condition d_head"]:
         """One direction of every subspace; zeros where it has fewer."""
         places = [
-            int(columns[direction]) if len(columns) > direction else -1 for columns in self.columns.split(self.ranks)
+            int(columns[direction]) if len(columns) > direction else -1 for columns in self.columns.split(self.sizes)
         ]
         return torch.cat([self.basis, torch.zeros_like(self.basis[:, :1])], 1)[:, places].mT
 
     @property
     def _owner(self) -> Int[Tensor, " place"]:
-        return torch.arange(len(self.ranks)).repeat_interleave(torch.tensor(self.ranks))
+        return torch.arange(self.n_subspaces).repeat_interleave(torch.tensor(self.sizes))
 
     def _gather(self, terms: Float64[Tensor, "*row place"]) -> Float64[Tensor, "*row condition"]:
         """The sum of the terms of every condition."""
-        found = terms.new_zeros(*terms.shape[:-1], len(self.names))
+        found = terms.new_zeros(*terms.shape[:-1], self.n_subspaces)
         return found.index_add_(-1, self._owner.to(terms.device), terms)
 
 
-def methods_of(features: Features, wanted: Sequence[str] | None = None) -> tuple[Method, ...]:
-    """The methods asked for; by default the contrast metric where it is known, and the paper's."""
+def methods_of(features: Features, wanted: Sequence[str] | None = None, *, swaps: bool = False) -> tuple[Method, ...]:
+    """The methods asked for; by default the contrast metric where it is known, and the paper's.
+
+    Where keys are exchanged (`swaps`), the conditional exchange is among them, if the features have what it needs.
+    """
     metric = features.choices.metric
     if wanted is None:
-        return ("contrast", "raw") if metric == "contrast" else ("raw",)
+        by_projector: tuple[Method, ...] = ("contrast", "raw") if metric == "contrast" else ("raw",)
+        return (*by_projector, CONDITIONAL) if swaps and why_not_conditional(features) is None else by_projector
     wanted = [wanted] if isinstance(wanted, str) else wanted
     if not wanted:
         raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
@@ -130,7 +179,20 @@ def methods_of(features: Features, wanted: Sequence[str] | None = None) -> tuple
         if name == "contrast" and metric != "contrast":
             several = "features.with_metric('contrast') has the other" if len(features.contrasts) > 1 else _ALONE
             raise QKPrismError(f"These features are in the raw metric: {several}.")
+        if name == CONDITIONAL:
+            _check_conditional(features, swaps)
     return tuple(name for name in METHODS if name in wanted)
+
+
+def _check_conditional(features: Features, swaps: bool) -> None:
+    """Refuse the conditional exchange where something is missing."""
+    if not swaps:
+        raise QKPrismError(
+            "The conditional method exchanges two keys and is no projector. Use edit='swap', or another method: "
+            f"{', '.join(PROJECTING)}."
+        )
+    if (reason := why_not_conditional(features)) is not None:
+        raise QKPrismError(reason[0].upper() + reason[1:])
 
 
 def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -179,6 +241,7 @@ def layer_conditions(
     }
     within = key_covariance([*layer.moments.values()])
     kv = next(iter(layer.moments.values())).kv_index
+    modulation = modulation_of(features) if CONDITIONAL in methods else None
     return {
         head: _head_conditions(
             features,
@@ -190,6 +253,7 @@ def layer_conditions(
             draws,
             seed,
             whole,
+            modulation,
         )
         for i, head in enumerate(layer.heads)
         if heads is None or head in heads
@@ -206,6 +270,7 @@ def _head_conditions(
     draws: int,
     seed: int,
     whole: bool,
+    modulation: Modulation | None,
 ) -> Conditions:
     ranks = {name: features[name, head].rank for name in features.contrasts}
     eye, notes = identity_like(within), []
@@ -213,6 +278,10 @@ def _head_conditions(
     if whole:
         found[Condition("full")] = Subspace(eye, eye)
     for method in methods:
+        if method == CONDITIONAL:  # its random controls move the whole difference of two keys in a subspace
+            shared, sums = factor(features[features.contrasts[0], head].metric), _summed(ranks, groups)
+            found |= _drawn(shared, within, sums, method, draws, (seed, head))
+            continue
         shared = factor(features[features.contrasts[0], head].metric if method == "contrast" else eye)
         directions = {name: _directions(shared, features[name, head].covariance, ranks[name]) for name in ranks}
         real, separable = _subspaces(shared, directions, method, groups)
@@ -224,7 +293,33 @@ def _head_conditions(
             null = _subspaces(shared, dealt, method, groups)[0]
             found |= {Condition("permuted", name, method, draw): space for name, space in null.items()}
         found |= _drawn(shared, within, {name: space.rank for name, space in real.items()}, method, draws, (seed, head))
-    return Conditions.of(found, notes)
+    if modulation is None:
+        return Conditions.of(found, notes)
+    swaps, told = _exchanges(features, head, modulation, groups, _summed(ranks, groups))
+    return Conditions.of(found, [*notes, *told]).with_swaps(swaps, modulation)
+
+
+def _summed(ranks: Mapping[str, int], groups: Groups) -> dict[str, int]:
+    return {title: sum(ranks[name] for name in group) for title, group in groups.items()}
+
+
+def _exchanges(
+    features: Features, head: Head, modulation: Modulation, groups: Groups, ranks: Mapping[str, int]
+) -> tuple[dict[Condition, tuple[ConditionalSwap, int]], list[str]]:
+    """The conditional exchanges of every group of features, with those of dealt values and twins beside them."""
+    found, notes = {}, []
+    for dealt in (False, True):
+        kind: ControlName = "permuted" if dealt else "feature"
+        made = head_modulation(features, head, modulation, dealt=dealt)
+        if made is None:
+            notes.append(
+                f"{head}: texts with one marked key leave nothing to deal, so {CONDITIONAL} has no permuted control."
+            )
+            continue
+        notes += [] if dealt else made.notes
+        for title, group in groups.items():
+            found[Condition(kind, title, CONDITIONAL)] = (made.swap(group, modulation.movers), ranks[title])
+    return found, notes
 
 
 def _permuted(moments: Moments, centred: bool) -> Float64[Tensor, "shuffle head d_head d_head"]:

@@ -15,6 +15,7 @@ from einops import einsum
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from qkprism.core.conditional import UNKNOWN
 from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.rows import MEASURES, Logits, Places, after_key_edit, measure, read_row
@@ -24,17 +25,22 @@ from qkprism.results.features import Features
 from qkprism.subspaces.conditions import DRAWS, Conditions, layer_conditions, methods_of
 
 _CHUNK = 4096
+KeyLabels = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # of the original and of the target of each example
 
 
 @dataclass(frozen=True)
 class EditRows:
-    """The query rows of some examples in some heads, with all keys that they see and the two that are edited."""
+    """The query rows of some examples in some heads, with all keys that they see and the two that are edited.
+
+    `labels` are those of the two keys; None where they are not known.
+    """
 
     logits: Logits
     places: Places
     query: Float[Tensor, "example head d_head"]
     key: Float[Tensor, "example head token d_head"]
     scaling: float
+    labels: KeyLabels | None = None
 
 
 def measure_edits(
@@ -49,22 +55,39 @@ def measure_edits(
             scene.logits.sink,
         )
     else:
-        change = key_changes(scene, conditions, edit) * scene.scaling
-        after = after_key_edit(scene.logits, scene.places, before, (change, edit.of_target(change)))
+        original, target = (change * scene.scaling for change in key_changes(scene, conditions, edit))
+        after = after_key_edit(scene.logits, scene.places, before, (original, target))
     return measure(before, after).movedim(1, -1)
 
 
 def key_changes(
     scene: EditRows, conditions: Mapping[Head, Conditions], edit: Edit
-) -> Float64[Tensor, "condition example head"]:
-    """q^T (change of the original key) under every condition."""
+) -> tuple[Float64[Tensor, "condition example head"], Float64[Tensor, "condition example head"]]:
+    """q^T (change of the original key) and of the target, under every condition."""
     each = torch.arange(len(scene.query), device=scene.query.device)
     original, target = (scene.key[each, :, place] for place in (scene.places.original, scene.places.target))
-    changes = [
-        meet_change(edit, on_keys, head, original[:, i], target[:, i], met=scene.query[:, i])
-        for i, (head, on_keys) in enumerate(conditions.items())
-    ]
-    return torch.stack(changes, -1).movedim(1, 0)
+    sides: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for i, (head, on_keys) in enumerate(conditions.items()):
+        change = meet_change(edit, on_keys, head, original[:, i], target[:, i], met=scene.query[:, i])
+        both = change, edit.of_target(change)
+        if on_keys.swaps:
+            values = values_of(scene, on_keys)
+            more = on_keys.exchange(scene.query[:, i], (original[:, i], target[:, i]), values)
+            both = tuple(torch.cat(one, -1) for one in zip(both, more, strict=True))  # type: ignore[assignment]
+        for side, one in zip(sides, both, strict=True):
+            side.append(one)
+    return tuple(torch.stack(side, -1).movedim(1, 0) for side in sides)  # type: ignore[return-value]
+
+
+def values_of(scene: EditRows, conditions: Conditions) -> tuple[Int[Tensor, " example"], Int[Tensor, " example"]]:
+    """The values that the two keys of each example have of the label that modulates, -1 where they are not known."""
+    assert conditions.modulation is not None  # there are conditional exchanges
+    if scene.labels is None:
+        unknown = torch.full((len(scene.query),), UNKNOWN, device=scene.query.device)
+        return unknown, unknown
+    number = conditions.modulation.number
+    both = torch.tensor([[number(labels) for labels in pair] for pair in scene.labels], device=scene.query.device)
+    return both[:, 0], both[:, 1]
 
 
 def query_changes(
@@ -97,6 +120,7 @@ class Attending:
     target: Int[Tensor, " example"]
     marked: Bool[Tensor, "example token"] | None = None
     weight: Float[Tensor, " example"] | None = None
+    labels: KeyLabels | None = None
 
     def scene(self, part: slice, scaling: float) -> EditRows:
         """Some of the examples."""
@@ -104,7 +128,8 @@ class Attending:
         product = einsum(query, key, "example head d, example head token d -> example head token") * scaling
         marked = torch.ones_like(product[:, 0], dtype=torch.bool) if self.marked is None else self.marked[part]
         places = Places(self.original[part], self.target[part], marked)
-        return EditRows(Logits.of(product, product), places, query, key, scaling)
+        labels = None if self.labels is None else self.labels[part]
+        return EditRows(Logits.of(product, product), places, query, key, scaling, labels)
 
 
 def intervene_vectors(
@@ -123,7 +148,9 @@ def intervene_vectors(
     sets = {GIVEN: vectors} if isinstance(vectors, Attending) else vectors
     head, edit = features.heads[0], edit or Edit()
     number, layer = next(iter(features.layers.items()))
-    conditions = layer_conditions(features, number, methods_of(features, methods), draws=draws, seed=seed)
+    conditions = layer_conditions(
+        features, number, methods_of(features, methods, swaps=edit.kind == "swap"), draws=draws, seed=seed
+    )
     of_head = {head: conditions[head]}
     ranks = torch.tensor([of_head[head].ranks])
     parts = {}

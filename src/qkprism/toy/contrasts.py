@@ -82,7 +82,7 @@ def stacked_moments(vectors: Sequence[Vectors], seed: int = 0) -> Moments:
     site = Site.of([Head(0, i) for i in numbers], numbers, d_head, d_head**-0.5)
     sums: dict[int, Moments] = {}
     for rows, marks in _marks(len(query), seed):
-        chunk = Chunk("", "plain", 0, marks, lambda _, rows=rows: (query[rows], key[rows]))  # type: ignore[misc]
+        chunk = Chunk("", "plain", 0, 0, marks, lambda _, rows=rows: (query[rows], key[rows]))  # type: ignore[misc]
         add_chunk(sums, chunk, {0: site}, seed)
     return sums[0]
 
@@ -97,5 +97,6 @@ def _marks(n: int, seed: int) -> tuple[tuple[slice, Marks], ...]:
         side, weight = torch.tensor([1, -1]).expand(size, -1), torch.ones(size)
         none = torch.full_like(side, -1)
         group = tuple(range(at, rows.stop))
-        found.append((rows, Marks(side, torch.zeros_like(side), none, weight, weight, fold[rows], group)))
+        value = torch.full((*side.shape, 0), -1)
+        found.append((rows, Marks(side, torch.zeros_like(side), none, weight, weight, fold[rows], group, value)))
     return tuple(found)

@@ -95,7 +95,7 @@ def _measured(
     head: ToyHead, rows: Editable, conditions: Conditions, places: Mapping[tuple[str, str, str], Sequence[int]]
 ) -> Float64[Tensor, "measure place"]:
     """Mean attention on the original and the target, and the distance to the exchange of the feature."""
-    change = key_changes(rows.scene, {_PLACE: conditions}, Edit())[..., 0] * rows.scene.scaling
+    change = key_changes(rows.scene, {_PLACE: conditions}, Edit())[0][..., 0] * rows.scene.scaling
     after, truth = torch.stack(rows.attention(change)), true_attention(head, rows)
     found = []
     for (_, feature, _), place in places.items():

@@ -20,7 +20,7 @@ from torch import Tensor
 from qkprism.core.feature import Feature
 from qkprism.core.rank import THRESHOLD, energy_rank, leading_run
 from qkprism.heads import Head
-from qkprism.subspaces.conditions import METHODS, Conditions
+from qkprism.subspaces.conditions import PROJECTING, Conditions
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.cores import one_core_each
@@ -84,7 +84,7 @@ def _ends(heads: Sequence[ToyHead], sampling: Sampling) -> Ends:
         Limit(head.cell, latent, sampling.correlation, sampling.n, method, _error_of(head, latent, conditions, method))
         for head, conditions in zip(heads, recipes.conditions(1), strict=True)
         for latent in LATENTS
-        for method in METHODS
+        for method in PROJECTING
     ]
     known = [] if sampling.correlation else list(enumerate(heads))
     return Ends(tuple(wrong), tuple(row for i, head in known for row in _ranks(head.cell, sampling.n, recipes, i)))

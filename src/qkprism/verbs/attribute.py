@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, overload
 
 import torch
@@ -17,7 +17,7 @@ from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
 from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast, Example, Text
-from qkprism.core.splitting import Split, split_of
+from qkprism.core.splitting import CONDITIONAL, Split, split_of
 from qkprism.core.terms import AttributionSums, term_names, terms_of, variance_shares
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
@@ -28,6 +28,7 @@ from qkprism.models.model import Model
 from qkprism.options import Frame, names_in
 from qkprism.results.attribution import STRONG, Attribution, Attributions
 from qkprism.results.features import Features
+from qkprism.subspaces.modulation import Modulation, head_modulation, modulation_of
 from qkprism.verbs.inputs import (
     AnySource,
     Heads,
@@ -89,7 +90,8 @@ def attribute(
                  `Text`). Many examples, or the name of a contrast of vectors, give `Attributions`: means over examples
     features     what `decompose` gave
     head         of a text one head, which may be left out where features have one; of many examples all by default
-    method       oblique (default with the contrast metric), sequential (the paper's), shapley or both
+    method       oblique (default with the contrast metric), sequential (the paper's), shapley, both, or conditional,
+                 whose parts of a single text are nearer to the truth where factors do not add up
     order        for sequential: what is projected out first; by rank by default
     contrasts    some of the features; all by default
     batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
@@ -135,7 +137,20 @@ def _splits(
 ) -> dict[Head, Split]:
     """How the logits of each head are split."""
     chosen, names = heads_with_features(model, features, heads), _names(features, contrasts)
-    return {one: split_of([features[name, one] for name in names], method, order) for one in chosen}
+    if method != CONDITIONAL:
+        return {one: split_of([features[name, one] for name in names], method, order) for one in chosen}
+    if order is not None:
+        raise QKPrismError("The conditional method has no order: give `order` with method='sequential' only.")
+    modulation = modulation_of(features)
+    return {one: _conditional(features, one, names, modulation) for one in chosen}
+
+
+def _conditional(features: Features, head: Head, names: Sequence[str], modulation: Modulation) -> Split:
+    """The split that goes by the value of a label: angles and condition are those of the oblique one."""
+    made = head_modulation(features, head, modulation)
+    assert made is not None  # only dealt values can be missing
+    oblique = split_of([features[name, head] for name in names], "oblique")
+    return replace(oblique, method=CONDITIONAL, conditional=made.parts(names, modulation.movers))
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:

@@ -120,7 +120,8 @@ def intervene(
                  on its prediction, which takes a pass an edit. An answer is the key's token, or its label `answer`
     together     with logits: edit all heads at once (default), or one by one
     rows         with logits: edit only the rows of marked `query` tokens (default), or `all`
-    methods      by which features are edited: some of "contrast", "raw oblique" and "raw"; by default all they have
+    methods      by which features are edited: some of "conditional" (of a swap), "contrast", "raw oblique" and "raw";
+                 by default all they have but "raw oblique"
     draws        of every random control; default 10. Fewer are quicker, more give steadier comparisons
     groups       features that are moved together, `{"both": ["order", "lexical"]}`; by default each alone, all
                  together, and up to four in every combination
@@ -226,7 +227,7 @@ class _EditPlan:
         _check_edit(edit, features, chosen)
         encoded = encode_like(model, examples, features, chosen)
         sites = sites_of(model, chosen)
-        methods = methods_of(features, options.methods)
+        methods = methods_of(features, options.methods, swaps=edit.kind == "swap")
         conditions = conditions_of(
             features, sites, methods, options.draws, options.seed,
             whole=not edit.follows_subspace,  # the whole key has no direction of its own
@@ -351,7 +352,9 @@ class Probe:
             rows = [i for i, example in enumerate(batch.examples) if example.index in aims]
             if rows:
                 places = places_of(batch, rows, aims).to(read.query.device)
-                scene = EditRows(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling)
+                found = [aims[batch.examples[row].index] for row in rows]
+                labels = [(aim.original.labels, aim.target.labels) for aim in found]
+                scene = EditRows(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling, labels)
                 self.current[target, call.layer] = measure_edits(scene, conditions, self.edit).cpu()
 
     def keep(self, batch: Batch) -> None:

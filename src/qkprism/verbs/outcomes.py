@@ -247,13 +247,15 @@ class _Editor:
                 self._edit_head(call, head, condition)
 
     def _edit_head(self, call: AttentionCall, head: Head, condition: int) -> None:
-        space = self.conditions[head].subspace(condition)
+        swap = self.conditions[head].swap(condition)
+        space = None if swap else self.conditions[head].subspace(condition)
         home = float64_device(call.key.device)
         each, rows = torch.arange(len(self.aims), device=home), self.begun.rows.to(call.key.device)
-        if space.rank == 0:
+        if space is not None and space.rank == 0:
             return
         at = rows if self.rows == "query" else None
         if self.edit.side == "query":
+            assert space is not None  # a conditional exchange is of keys
             query = call.query[:, head.index].to(home).double()
             new = query + self.edit.change(query, head, space.mT)
             call.edit_head(head.index, query=new.to(call.query), rows=at)
@@ -263,10 +265,24 @@ class _Editor:
             self.begun.columns(call, [getattr(aim, side).position for aim in self.aims]).to(home)
             for side in ("original", "target")
         )
-        change = self.edit.change(key[each, original], head, space, partner=key[each, target])
-        key[each, original] += change
-        key[each, target] += self.edit.of_target(change)
+        if space is None:
+            assert swap is not None  # a condition is the one or the other
+            pair = key[each, original], key[each, target]
+            changes = swap.changes(*pair, self._values(self.conditions[head], home))
+        else:
+            change = self.edit.change(key[each, original], head, space, partner=key[each, target])
+            changes = change, self.edit.of_target(change)
+        key[each, original] += changes[0]
+        key[each, target] += changes[1]
         call.edit_head(head.index, key=key.to(call.key), rows=at)
+
+    def _values(self, conditions: Conditions, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The values that the two keys of each text have of the label that modulates."""
+        assert conditions.modulation is not None  # there is a conditional exchange
+        number = conditions.modulation.number
+        both = [[number(key.labels) for key in (aim.original, aim.target)] for aim in self.aims]
+        original, target = torch.tensor(both, device=device).unbind(1)
+        return original, target
 
     def _read(self, logits: Float[Tensor, "example vocabulary"], *, edited: bool) -> Float64[Tensor, "measure example"]:
         """The gap between the answers' logits (target less original), then the other measures."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -20,11 +21,13 @@ from qkprism.capture.readers import read_together
 from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.sites import Site, sites_of
 from qkprism.contrasts import Contrast
+from qkprism.core.conditional import ConditionalParts
 from qkprism.core.edits import Edit
+from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import factor, identity_like
 from qkprism.core.rows import Logits, Places, after_key_edit, read_row
 from qkprism.core.splitting import parts_of, sequential
-from qkprism.core.variation import MarkedRows, total_variation
+from qkprism.core.variation import N_NEARNESS, MarkedRows, nearness
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.batches import Batch
@@ -34,13 +37,15 @@ from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.results.features import Features
 from qkprism.results.validation import TruthCheck, TruthTally, Validation
-from qkprism.subspaces.conditions import METHODS, Conditions, Method, layer_conditions
-from qkprism.subspaces.intervention import EditRows, key_changes
+from qkprism.subspaces.conditions import CONDITIONAL, METHODS, Conditions, Method, layer_conditions
+from qkprism.subspaces.intervention import EditRows, key_changes, values_of
+from qkprism.subspaces.modulation import head_modulation, why_not_conditional
 from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.verbs.inputs import AnySource, Heads, heads_with_features, model_for, noted, sets_of
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
+PERMUTED = "conditional, permuted"  # values of the label dealt anew, and twins of random keys
 Truth = Literal["keys", "rerun"]
 CHUNK = 64  # base texts, or a few more, that are added up at once
 
@@ -71,9 +76,9 @@ def validate(
     heads        some of the heads that have features; all by default
     truth        `keys` (default) is what the first text's query would give the changed keys; `rerun` what the changed
                  text's own query gives them
-    methods      by which features are edited: some of "contrast", "raw oblique" and "raw"; by default all that a set
-                 has. A set that lacks one is judged by the others, and a note says so; the whole key and the paper's
-                 attribution are always there
+    methods      by which features are edited: some of "conditional", "contrast", "raw oblique" and "raw"; by default
+                 all that a set has. A set that lacks one is judged by the others, and a note says so; the whole key
+                 and the paper's attribution are always there, and so is the permuted control of "conditional"
     batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
     progress     whether a bar is shown after two seconds; default True
     """
@@ -190,6 +195,7 @@ class _HeadConditions:
     conditions: Conditions
     names: tuple[str, ...]
     forms: Float64[Tensor, "feature d_head d_head"]
+    split: ConditionalParts | None = None
 
 
 def _conditions(
@@ -201,11 +207,26 @@ def _conditions(
             ordered = sorted((features[name, head] for name in features.contrasts), key=lambda f: f.rank)
             columns = [torch.linalg.svd(f.covariance)[0][:, : f.rank] for f in ordered]
             forms = sequential(factor(identity_like(ordered[0].metric)), columns)
-            judged = conditions.pick(
-                lambda c: c.control == "full" or (c.control == "feature" and c.feature in features.contrasts)
-            )
-            found[head] = _HeadConditions(judged, tuple(f.contrast for f in ordered), forms)
+            judged = conditions.pick(partial(_is_judged, features.contrasts))
+            split = None
+            if (modulation := conditions.modulation) is not None:
+                made = head_modulation(features, head, modulation)
+                assert made is not None  # only dealt values can be missing
+                split = made.parts(features.contrasts, modulation.movers)
+            found[head] = _HeadConditions(judged, tuple(f.contrast for f in ordered), forms, split)
     return found
+
+
+def _is_judged(contrasts: Sequence[str], condition: Condition) -> bool:
+    """The whole key, every feature alone, and the permuted control of the conditional exchange."""
+    permuted = condition.control == "permuted" and condition.method == CONDITIONAL
+    return condition.control == "full" or (
+        (condition.control == "feature" or permuted) and condition.feature in contrasts
+    )
+
+
+def _method(condition: Condition) -> str:
+    return PERMUTED if condition.control == "permuted" else condition.method or WHOLE
 
 
 def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None) -> dict[str, tuple[Method, ...]]:
@@ -230,7 +251,12 @@ def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None)
 def _methods_of_set(features: Features) -> tuple[Method, ...]:
     """One contrast has nothing to be oblique to, and the contrast metric must have been chosen."""
     alone, known = len(features.contrasts) == 1, features.choices.metric == "contrast"
-    return tuple(m for m in METHODS if (m != "raw oblique" or not alone) and (m != "contrast" or known))
+    possible = {
+        CONDITIONAL: known and not alone and why_not_conditional(features) is None,
+        "contrast": known,
+        "raw oblique": not alone,
+    }
+    return tuple(method for method in METHODS if possible.get(method, True))
 
 
 def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | None) -> list[str]:
@@ -245,7 +271,7 @@ def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | No
     ]
 
 
-_EDITED = ("logit of the original", "logit of the target", "part")
+_EDITED = ("logit of the original", "logit of the target", "part", "moved")
 
 
 @dataclass(frozen=True)
@@ -318,13 +344,19 @@ class _PairReader:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What all edits make of a base text, and its sequential parts."""
         logits = base.logits.pick([row])
-        scene = EditRows(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling)
+        labels = [(keys[0].labels, keys[1].labels)]
+        scene = EditRows(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling, labels)
         before = read_row(logits.final, scene.places, logits.sink)
         edited, parts = {}, {}
         for name, one in self.sets.items():
-            change = key_changes(scene, {head: one[head].conditions for head in site.heads}, Edit()) * scene.scaling
-            after = after_key_edit(logits, scene.places, before, (change, -change))
-            edited[name] = torch.stack([after.original, after.target, -change])[:, :, 0].cpu()
+            made = key_changes(scene, {head: one[head].conditions for head in site.heads}, Edit())
+            original, target = (change * scene.scaling for change in made)
+            after = after_key_edit(logits, scene.places, before, (original, target))
+            moved = (target - original) / 2  # of the gap, as a part: the exchange turns it around
+            part = moved.clone()
+            for i, head in enumerate(site.heads):
+                _put_parts(part[:, 0, i], one[head], scene, i)
+            edited[name] = torch.stack([after.original, after.target, part, moved])[:, :, 0].cpu()
             parts[name] = torch.stack([_gap_parts(one[h].forms, scene, i) for i, h in enumerate(site.heads)], 1)
         return edited, parts
 
@@ -361,6 +393,19 @@ def _gap_parts(forms: Tensor, scene: EditRows, head: int) -> Float64[Tensor, " f
     return (parts[:, 0] - parts[:, 1]).cpu()
 
 
+def _put_parts(part: Float64[Tensor, " condition"], one: _HeadConditions, scene: EditRows, head: int) -> None:
+    """Put the parts of the conditional split in the place of what its exchange moves."""
+    if one.split is None:
+        return
+    pair = torch.cat([scene.places.original, scene.places.target])
+    value = torch.stack(values_of(scene, one.conditions), 1)
+    parts = one.split.parts(scene.query[:, head], scene.key[:, head, pair], scene.scaling, value)[:, 0]
+    for at, condition in enumerate(one.conditions.names):
+        if (condition.control, condition.method) == ("feature", CONDITIONAL):
+            of_feature = parts[one.split.names.index(condition.feature)]
+            part[at] = of_feature[0] - of_feature[1]
+
+
 def _places(keys: Sequence[EncodedKey], logits: Logits) -> Places:
     marked = torch.zeros(1, logits.final.shape[-1], dtype=torch.bool)
     marked[0, [key.position for key in keys]] = True
@@ -391,7 +436,7 @@ class _Tallies:
     def _add_factor(self, layer: int, factor: str, pairs: Sequence[_Read], shared: Sequence[Sequence[_Read]]) -> None:
         """Add the pairs of one factor: rows are made for all heads of a layer at once, tallies are head by head."""
         before, truth = (_rows(pairs, side) for side in (0, 1))
-        none, true = total_variation(before, truth), torch.stack([read.true_part for read in pairs])
+        true = torch.stack([read.true_part for read in pairs])
         trues = [torch.stack([reads[i].true_part for reads in shared]) for i in range(len(self.factors)) if shared]
         for name, one in self.conditions.items():
             if factor not in self.contrasts[name]:
@@ -402,29 +447,31 @@ class _Tallies:
             for place, head in enumerate(self.sites[layer].heads):
                 for at, condition in enumerate(one[head].conditions.names):
                     if condition.control == "full" or condition.feature == factor:
-                        original, target, part = moved[:, at, :, place]
-                        after = total_variation(before.pick(place).with_pair(original, target), truth.pick(place))
-                        same = [read.edited[name][2, at, place] for read in again]
-                        where = (name, factor, str(head), condition.method or WHOLE)
-                        self._add(where, [after, none[:, place], part, true[:, place]], trues, same, place)
+                        original, target, part, _ = moved[:, at, :, place]
+                        near = nearness(before.pick(place), truth.pick(place), original, target)
+                        same = [read.edited[name][2:, at, place] for read in again]
+                        where = (name, factor, str(head), _method(condition))
+                        self._add(where, [*near, part, true[:, place]], trues, same, place)
                 at = one[head].names.index(factor)
-                same = [read.sequential[name][at, place] for read in again]
-                no_edit = torch.full_like(none[:, place], torch.nan)
+                same = [read.sequential[name][at, place].expand(2) for read in again]
+                no_edit = [torch.full_like(true[:, place], torch.nan)] * N_NEARNESS
                 where = (name, factor, str(head), SEQUENTIAL)
-                self._add(where, [no_edit, no_edit, split[at, :, place], true[:, place]], trues, same, place)
+                self._add(where, [*no_edit, split[at, :, place], true[:, place]], trues, same, place)
 
     def _add(
         self,
         where: tuple[str, str, str, str],
         values: Sequence[Float64[Tensor, " pair"]],
         trues: Sequence[Float64[Tensor, "base head"]],
-        parts: Sequence[Float64[Tensor, ""]],
+        parts: Sequence[Float64[Tensor, "2"]],
         place: int,
     ) -> None:
         tally = self.found.setdefault(where, TruthTally.of(len(self.factors)))
         tally.pairs.add(torch.stack(list(values), 1))
         if parts:
-            tally.shared.add(torch.stack([*(true[:, place] for true in trues), torch.stack(list(parts))], 1))
+            every = [true[:, place] for true in trues]
+            for shared, one in zip((tally.shared, tally.moved), torch.stack(list(parts), 1), strict=True):
+                shared.add(torch.stack([*every, one], 1))
 
     def checks(self, head: Head) -> list[TruthCheck]:
         """In the order of the sets of features, then of their factors."""

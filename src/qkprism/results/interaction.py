@@ -1,0 +1,108 @@
+"""`Interactions`: how strong features are at each value of the label that modulates (GAUGE.md, "When factors
+interact").
+
+    gamma_v     the amplitude of a feature at value v, beside its mean over values: 1 everywhere if factors add up
+    error       from two halves of the examples: the mean squared relative difference of their amplitudes, over values
+    F           sum_v ((gamma_v - 1) / error)^2 / (V - 1), about 1 if amplitudes are all alike; its chance is that of
+                Fisher's F with V - 1 and V degrees of freedom
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+LEVEL = 0.001  # of chance, up to which amplitudes are said to differ
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """The amplitudes of one feature in one head, at all values of a label."""
+
+    head: str
+    feature: str
+    label: str
+    values: tuple[Hashable, ...]
+    amplitude: tuple[float, ...]
+    error: tuple[float, ...]
+    statistic: float
+
+    @property
+    def chance(self) -> float:
+        """How often amplitudes that are all alike differ as much."""
+        return f_tail(self.statistic, len(self.values) - 1, len(self.values))
+
+    @property
+    def differs(self) -> bool:
+        """Whether the amplitudes are not all 1."""
+        return self.chance <= LEVEL
+
+    def sentence(self) -> str:
+        """
+        >>> Interaction("L1H2", "lexical", "order", (0, 1), (0.6, 1.26), (0.01, 0.02), 900.0).sentence()
+        'L1H2: lexical is 2.1 times as strong at order 1 as at order 0.'
+        """
+        if not self.differs:
+            return f"{self.head}: {self.feature} is as strong at every {self.label}, as far as can be told."
+        ends = [self.amplitude.index(end(self.amplitude)) for end in (max, min)]
+        high, low = (f"{self.label} {self.values[at]}" for at in ends)
+        ratio = self.amplitude[ends[0]] / self.amplitude[ends[1]]
+        return f"{self.head}: {self.feature} is {ratio:.1f} times as strong at {high} as at {low}."
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """The amplitudes of all features in all heads: a row a head, feature and value in `to_frame`."""
+
+    found: tuple[Interaction, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a head, feature and value."""
+        import pandas as pd
+
+        columns = ("head", "feature", "label", "value", "amplitude", "error", "statistic", "chance")
+        rows = [
+            (one.head, one.feature, one.label, *at, one.statistic, one.chance)
+            for one in self.found
+            for at in zip(one.values, one.amplitude, one.error, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def verdict(self) -> list[str]:
+        """A sentence for each head and feature."""
+        return [one.sentence() for one in self.found]
+
+    def plot(self) -> go.Figure:
+        """Amplitudes against the values of the label, a panel a feature, a line a head."""
+        from qkprism.figures.interaction import interaction_figure
+
+        return interaction_figure(self)
+
+
+def f_tail(f: float, above: int, below: int) -> float:
+    """P(F > f) of Fisher's F, by the incomplete beta function's continued sum: exact, slow for huge degrees.
+
+    >>> round(f_tail(1.0, 4, 4), 6), round(f_tail(19.0, 2, 2), 6)
+    (0.5, 0.05)
+    """
+    if not math.isfinite(f):
+        return math.nan if math.isnan(f) else 0.0
+    if above < 1 or f <= 0:
+        return 1.0
+    return _beta(below / (below + above * f), below / 2, above / 2)
+
+
+def _beta(x: float, a: float, b: float, steps: int = 4000) -> float:
+    """The regularised incomplete beta function, by the midpoint rule after t = x u^(1/a), which takes the pole away."""
+    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    if x > a / (a + b):
+        return 1 - _beta(1 - x, b, a, steps)
+    total = sum((1 - x * ((i + 0.5) / steps) ** (1 / a)) ** (b - 1) for i in range(steps)) / steps
+    return math.exp(log + a * math.log(x)) / a * total if x > 0 else 0.0
