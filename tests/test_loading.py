@@ -282,3 +282,10 @@ def test_load__half_of_the_layers_on_disk_give_the_same_moments(family, tmp_path
         assert all(torch.equal(on_disk[name], total) for name, total in in_memory.items())
     assert found[0].provenance["model_digest"] == found[1].provenance["model_digest"]
     qk.intervene(whole, texts, found[0], heads=["L1H0"], draws=1, progress=False)
+
+
+def test_load__refuses_a_model_that_is_split_over_processes():
+    hf = tiny("llama")
+    hf._tp_size = 2
+    with pytest.raises(QKPrismError, match="split over processes"):
+        qk.load((hf, byte_level()))

@@ -119,6 +119,11 @@ def _wrap_loaded(
         raise QKPrismError(f"{type(tokenizer).__name__} is not a tokenizer. Give (hf_model, tokenizer).")
     if getattr(hf, "hf_device_map", None) is None and all(weight.is_meta for weight in hf.parameters()):
         raise QKPrismError("This model is on the meta device: it has no weights. Load it onto a real device.")
+    if (getattr(hf, "_tp_size", None) or 1) > 1:  # each process has some of the heads, and would take other texts
+        raise QKPrismError(
+            "This model is split over processes (tp_plan), and each of them sees only its own heads: that is not "
+            "supported. Load it whole, or spread it with device_map."
+        )
     return Model.wrap(hf, tokenizer, probe=probe)
 
 
