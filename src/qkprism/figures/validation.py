@@ -46,8 +46,11 @@ _TITLES = (
     "slopes on the true parts",
 )
 _PANELS = len(_TITLES)  # of a factor
-_DISTANCES = (("logit", "error / that of no edit"), ("tv_pair", "total variation / no edit"))
-_DISTANCES += (("tv", "total variation / no edit"),)
+_DISTANCES = (
+    ("logit", "error / that of no edit"),
+    ("tv_pair", "total variation / no edit"),
+    ("tv", "total variation / no edit"),
+)
 _LEFT, _PANEL, _BETWEEN = 72, 240, 116  # pixels
 _BARRED = 12  # heads; with more, error bars would hide the dots
 

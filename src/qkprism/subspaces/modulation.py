@@ -287,8 +287,7 @@ def _aligned(features: Features, contrast: str, label: str, values: Sequence[Has
 def interactions(features: Features, label: str | None = None) -> Interactions:
     """How strong each feature is at each value of the label that modulates it, with errors and a test.
 
-    >>> qk.interactions(features).verdict()[0]
-    'L18H6: lexical is 1.8 times as strong at order 8 as at order 0.'
+    Its `verdict()` says, for example, "L18H6: lexical is 1.8 times as strong at order 8 as at order 0."
 
     features     what `decompose` gave, of twins whose keys have a label of few values
     label        that modulates; by default the one by which amplitudes differ most beyond their errors
