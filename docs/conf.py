@@ -22,7 +22,6 @@ html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_copy_source = False
 html_show_sphinx = False
-COMING = ("scale",)  # a page that the navigation has room for
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)(#[^)]*)?\)")
 
 
@@ -32,9 +31,6 @@ def name_files_outside(_app: object, page: str, text: list[str]) -> None:
         if not (ROOT / link[2]).exists():
             raise FileNotFoundError(f"docs/{page}.md links to {link[2]}, which is not there")
     text[0] = OUTSIDE.sub(r"`\2`", text[0])
-    for coming in COMING:
-        if not (ROOT / "docs" / f"{coming}.md").exists():
-            text[0] = text[0].replace(f"\n{coming}\n", "\n")
 
 
 def setup(app) -> None:
