@@ -22,7 +22,7 @@ LEVEL = 0.001  # of chance, up to which amplitudes are said to differ
 
 
 @dataclass(frozen=True)
-class Interaction:
+class FeatureAmplitudes:
     """The amplitudes of one feature in one head, at all values of a label."""
 
     head: str
@@ -45,7 +45,7 @@ class Interaction:
 
     def sentence(self) -> str:
         """
-        >>> Interaction("L1H2", "lexical", "order", (0, 1), (0.6, 1.26), (0.01, 0.02), 900.0).sentence()
+        >>> FeatureAmplitudes("L1H2", "lexical", "order", (0, 1), (0.6, 1.26), (0.01, 0.02), 9000.0).sentence()
         'L1H2: lexical is 2.1 times as strong at order 1 as at order 0.'
         """
         if not self.differs:
@@ -60,7 +60,7 @@ class Interaction:
 class Interactions:
     """The amplitudes of all features in all heads: a row a head, feature and value in `to_frame`."""
 
-    found: tuple[Interaction, ...]
+    found: tuple[FeatureAmplitudes, ...]
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:

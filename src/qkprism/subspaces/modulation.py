@@ -30,7 +30,7 @@ from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.results.features import Features
-from qkprism.results.interaction import Interaction, Interactions
+from qkprism.results.interaction import FeatureAmplitudes, Interactions
 
 FEWEST = 2.0  # keys of a value that a covariance needs
 
@@ -287,7 +287,8 @@ def _aligned(features: Features, contrast: str, label: str, values: Sequence[Has
 def interactions(features: Features, label: str | None = None) -> Interactions:
     """How strong each feature is at each value of the label that modulates it, with errors and a test.
 
-    Its `verdict()` says, for example, "L18H6: lexical is 1.8 times as strong at order 8 as at order 0."
+    >>> qk.interactions(features).verdict()   # doctest: +SKIP
+    ['L18H6: lexical is 1.8 times as strong at order 8 as at order 0.']
 
     features     what `decompose` gave, of twins whose keys have a label of few values
     label        that modulates; by default the one by which amplitudes differ most beyond their errors
@@ -302,5 +303,5 @@ def interactions(features: Features, label: str | None = None) -> Interactions:
         for head, amplitudes_of in of_layer.items():
             for name, one in amplitudes_of.items():
                 numbers = tuple(one.value.tolist()), tuple(one.error.tolist()), one.statistic
-                found.append(Interaction(str(head), name, modulation.label, modulation.values, *numbers))
+                found.append(FeatureAmplitudes(str(head), name, modulation.label, modulation.values, *numbers))
     return Interactions(tuple(found), tuple(notes))
