@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import groupby
 
 import pytest
 
@@ -232,8 +233,13 @@ def test_command_line__a_bad_option_is_told_without_torch(tmp_path):
 
 
 def test_encoding__reaches_the_check_the_search_and_the_decomposition(run, place, monkeypatch):
-    seen = []
-    monkeypatch.setattr(encoding, "encode", lambda *given: seen.append(("check", {"encoding": given[2]})) or [])
+    seen, of = [], encoding.Encoder.of
+
+    def encoder(tokenizer, options, **more):
+        seen.append(("encoder", {"encoding": options}))
+        return of(tokenizer, options, **more)
+
+    monkeypatch.setattr(encoding.Encoder, "of", encoder)
     for name, module in (("find_heads", qkprism), ("decompose", qkprism)):
         verb = getattr(module, name)
 
@@ -245,9 +251,10 @@ def test_encoding__reaches_the_check_the_search_and_the_decomposition(run, place
     common = [place / "boxes.jsonl", "-m", place / "little", "--token", "first", "--batch-size", 3]
     assert run("decompose", *common, "--top", 2)[0] == 0
     assert run("heads", *common)[0] == 0
-    assert [name for name, _ in seen] == ["check", "find_heads", "decompose", "check", "find_heads"]
+    steps = [name for name, _ in groupby(name for name, _ in seen)]
+    assert steps == ["encoder", "find_heads", "encoder", "decompose", "encoder", "find_heads", "encoder"]
     assert {options["encoding"].token for _, options in seen} == {"first"}
-    assert {options["batch_size"] for name, options in seen if name != "check"} == {3}
+    assert {options["batch_size"] for name, options in seen if name != "encoder"} == {3}
 
 
 def test_chat__is_checked_and_searched_as_it_is_decomposed(run, place):

@@ -53,8 +53,8 @@ def test_leading_run__stops_at_the_first_that_fails():
 @pytest.mark.slow
 @pytest.mark.parametrize(("d", "n"), [(64, 256), (16, 200)])
 def test_heldout_rank__rarely_sees_a_rank_in_null_data(d, n):
-    ranks = heldout_ranks(1000, n, d=d, null=True)
-    assert sum(rank > 0 for rank in ranks) <= 20
+    ranks = heldout_ranks(500, n, d=d, null=True)
+    assert sum(rank > 0 for rank in ranks) <= 12
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def copies(vectors, times):
 
 
 def test_heldout_rank__sees_nothing_in_copies_of_null_data():
-    drawn = [planted(60, d=8, rank=1, seed=seed, null=True)[0] for seed in range(96)]
+    drawn = [planted(60, d=8, rank=1, seed=seed, null=True)[0] for seed in range(48)]
     once = [decompose_vector_sets({"z": v})["z", "L0H0"].rank_heldout for v in drawn]
     with pytest.warns(UserWarning, match="240 of 300 examples of 'z' repeat the vectors of another.*60 groups"):
         found = [decompose_vector_sets({"z": copies(v, 5)})["z", "L0H0"] for v in drawn]
