@@ -74,9 +74,19 @@ def test_checkpoint__resumes_to_the_identical_result(model, contrasts, chunks, t
     assert not passes
 
 
-def test_checkpoint__ctrl_c_finishes_the_chunk_saves_and_says_how_to_go_on(model, contrasts, tmp_path, monkeypatch):
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C means what it does at a terminal, also where tests run in the background, which ignores it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, former)
+
+
+def test_checkpoint__ctrl_c_finishes_the_chunk_saves_and_says_how_to_go_on(
+    model, contrasts, tmp_path, monkeypatch, ctrl_c
+):
     options = {"metric": "raw", "progress": False}
-    whole, note, former = qk.decompose(model, contrasts, **options), Checkpoint.note, signal.getsignal(signal.SIGINT)
+    whole, note = qk.decompose(model, contrasts, **options), Checkpoint.note
 
     def press(self, *args):
         signal.raise_signal(signal.SIGINT)
@@ -86,7 +96,7 @@ def test_checkpoint__ctrl_c_finishes_the_chunk_saves_and_says_how_to_go_on(model
         patched.setattr(Checkpoint, "note", press)
         with pytest.raises(Stopped, match="8 examples are saved; the same command goes on"):
             qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options)
-    assert signal.getsignal(signal.SIGINT) is former
+    assert signal.getsignal(signal.SIGINT) is ctrl_c
     assert read_manifest(tmp_path / "part")["done"] == {"a/plain": 8, "part/plain": 8}
     assert_identical(whole, qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options))
 
