@@ -30,6 +30,6 @@ own = qk.decompose(qk.load(folder, quiet=True, device="cpu", dtype="float32"), c
 
 # %%
 for name, head in lens:
-    found = [features[name, head].logit_gap for features in (lens, sight, own)]
+    found = [features[name, head].logit_gap.total for features in (lens, sight, own)]
     print(head, *(f"{gap:.4f}" for gap in found))
     assert max(found) - min(found) < 1e-3
