@@ -49,6 +49,7 @@ def interaction_figure(interactions: Interactions, *, width: int = WIDTH) -> go.
         name_panel(fig, panel, f"{shortened(feature, 22)}: amplitude")
         fig.layout[f"xaxis{panel}"].update(title_text=plain(interactions.found[0].label), type="category")
         fig.layout[f"yaxis{panel}"].update(title_text="amplitude / its mean over values")
+    fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1 + 30 / _PANEL, "yanchor": "bottom"})
     caption = (
         "How strong a feature is in keys at each value of the label, beside its mean. At 1 everywhere factors add up, "
         "and a projector can exchange one; elsewhere the exchange has to go by the value. Dotted: heads in which the "
@@ -61,5 +62,6 @@ def interaction_figure(interactions: Interactions, *, width: int = WIDTH) -> go.
         caption=f"{caption} {few(interactions.notes)}".strip(),
         width=width,
         plot_height=_PANEL,
+        above=64,  # heads in the legend, and the names of panels
         below=72,
     )
