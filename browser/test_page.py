@@ -165,9 +165,8 @@ def test_browser__a_contrast_is_tried_on_the_default_model_and_used(watched: Any
     head = page.locator("section[aria-label=Run] td .link").first.text_content()
     page.locator("section[aria-label=Run] td .link").first.click()
     page.wait_for_selector(f".head-panel h2:text-is('{head}')")
-    page.locator(".feature summary").first.click()
-    page.locator(".feature >> text=See keys and queries").first.click()
-    page.wait_for_selector(".feature .point")
+    assert head in page.locator(".head-sentence").text_content()
+    see_keys_and_queries(page)
     page.goto(f"{default}#{urlencode({'view': 'whatif', 'text': BOXES, 'head': head, 'run': 'runs/mine'})}")
     page.wait_for_selector(".change")
     assert "controls take it to" in page.locator(".whatif .computed").text_content()
@@ -176,6 +175,41 @@ def test_browser__a_contrast_is_tried_on_the_default_model_and_used(watched: Any
         page.click("button[aria-label='Save as CSV: features']")
     rows = list(csv.DictReader(Path(taken.value.path()).read_text().splitlines()))
     assert {row["head"] for row in rows} == {head}
+
+
+def see_keys_and_queries(page: Any) -> None:
+    """The cloud: chosen by value, by a line around points, and by the keyboard alone."""
+    page.locator(".feature").first.evaluate("card => { card.open = true; }")
+    page.locator(".feature >> text=See keys and queries").first.click()
+    cloud = page.locator(".cloud").first
+    canvas = cloud.locator("canvas")
+    canvas.wait_for()
+    chosen = cloud.locator("b >> text=/points? chosen/")
+    cloud.locator("select[aria-label='Colour by']").select_option(label="key or query")
+    cloud.locator(".legend button").nth(1).click()
+    assert chosen.text_content().startswith("64 points")
+    cloud.locator("text=Let go").click()
+    assert chosen.count() == 0
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    corners = [(0.01, 0.01), (0.99, 0.01), (0.99, 0.6), (0.99, 0.99), (0.5, 0.99), (0.01, 0.99)]
+    page.mouse.move(box["x"] + 3, box["y"] + 3)
+    page.mouse.down()
+    for x, y in corners:
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    page.mouse.up()
+    n = int(chosen.text_content().split()[0])
+    assert n > 64  # all keys and queries
+    canvas.press("Escape")
+    assert chosen.count() == 0
+    canvas.press("ArrowRight")
+    assert cloud.locator(".pointed-at .quote").count() == 1
+    canvas.press(" ")
+    assert chosen.text_content() == "1 point chosen"
+    cloud.locator("select[aria-label='Dimensions']").select_option("1")
+    before = canvas.evaluate("canvas => canvas.toDataURL()")
+    canvas.press("Shift+ArrowLeft")
+    page.wait_for_function("([canvas, before]) => canvas.toDataURL() !== before", arg=[canvas.element_handle(), before])
 
 
 def test_browser__a_run_can_be_cancelled(watched: Any, default: str) -> None:

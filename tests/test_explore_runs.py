@@ -9,12 +9,18 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import qkprism as qk
+from qkprism.explorer.clouds import cloud_answer
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import Draft
+from qkprism.explorer.evidence import seen_answer
 from qkprism.explorer.opening import OpenRun, open_run
+from qkprism.explorer.proofs import checks_told
 from qkprism.explorer.run_answers import table_answer
+from qkprism.heads import Head
+from qkprism.results.validation import TruthCheck, Validation
 from qkprism.runs import write_run
 from test_atlas import explained
 from test_pipeline import contrast
@@ -96,19 +102,83 @@ def test_seen__margins_agree_with_how_often_the_feature_is_right(tmp_path: Path)
     (folder / "contrast.jsonl").write_text(Draft("x", tuple(e.text.markup() for e in texts)).file[1])
     opened = desk({"f": open_run(folder)})
     head = str(features().heads[3])
-    assert opened.evidence(head)["texts"] == {"f": "own"}
+    assert opened.evidence(head)["texts"]["f"][0] == "own"
     found: dict[str, Any] = opened.seen(head, "f", "boxes", "own")
-    assert len(found["texts"]) == len(found["queries"]) == 30
-    assert len(found["keys"]) == sum(len(e.text.positive) + len(e.text.negative) for e in texts)
+    assert len(found["texts"]) == found["n"] == 30
+    keys = sum(len(e.text.positive) + len(e.text.negative) for e in texts)
+    assert {len(found[name]) for name in ("example", "positive", "places")} == {keys}
+    for view in found["views"]:
+        assert (len(view["keys"]), len(view["queries"])) == (keys, 30)
     margins = [one["margin"] for kind in ("strongest", "weakest", "wrong") for one in found[kind]]
     assert all(margin > 0 for margin in margins[: len(found["strongest"]) + len(found["weakest"])])
     assert all(one["margin"] <= 0 for one in found["wrong"])
     assert bool(found["wrong"]) == (found["right"] < 1)
-    for example, said in enumerate(found["texts"]):
-        letters = re.sub(r"[Ġ …]", "", said)
-        marks = [(key["token"], key["positive"]) for key in found["keys"] if key["example"] == example]
-        same = [e.text for e in texts if e.text.text.replace(" ", "").endswith(letters)]
+    for example, tokens in enumerate(found["texts"]):
+        letters = re.sub(r"[Ġ ]", "", "".join(tokens))
+        of_text = [i for i, one in enumerate(found["example"]) if one == example]
+        marks = [(tokens[found["places"][i]], found["positive"][i]) for i in of_text]
+        same = [e.text for e in texts if e.text.text.replace(" ", "") == letters]
         assert marks in [_marks(text) for text in same]
+    stored = opened.seen(head, "f", "boxes", "own", n=10)
+    assert stored["n"] == 10
     for run, name, source in (("f", "boxes", "nothing"), ("f", "none", "own"), ("g", "boxes", "own")):
         with pytest.raises(qk.QKPrismError):
             opened.seen(head, run, name, source)
+
+
+def test_cloud__a_kept_projection_lies_where_the_live_one_does() -> None:
+    """The same vectors without their texts: points and margins agree, and no word is invented."""
+    texts, head = contrast(30, seed=5), features().heads[3]
+    kept = qk.project(explained()[0], texts, features(), progress=False)
+    live = seen_answer(explained()[0], texts, features(), "boxes", head)
+    stored = cloud_answer(kept, features(), "boxes", head)
+    for name in ("views", "example", "positive", "labels", "strongest", "wrong", "right"):
+        assert stored[name] == live[name], name
+    assert stored["texts"] == stored["places"] == []
+
+
+def test_cloud__directions_are_centred_and_of_one_size() -> None:
+    kept = qk.project(explained()[0], contrast(30, seed=5), features(), progress=False)
+    head = features().heads[3]
+    told = cloud_answer(kept, features(), "boxes", head)["views"][0]
+    keys = torch.tensor(told["keys"]).double()
+    assert keys.mean(0).tolist() == pytest.approx([0.0] * keys.shape[1], abs=1e-3)
+    if features()["boxes", head].rank <= 3:
+        assert float(keys.square().sum(1).mean()) == pytest.approx(1, abs=1e-2)
+
+
+def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tmp_path: Path) -> None:
+    model, _ = explained()
+    features().save(tmp_path / "f")
+    effects = qk.intervene(model, contrast(30, seed=5), features(), draws=2, progress=False)
+    effects.save(tmp_path / "e")
+    runs = {str(tmp_path / name): open_run(tmp_path / name) for name in ("f", "e")}
+    for head in effects.heads:
+        evidence = desk(runs).evidence(head)
+        (feature,) = evidence["features"]
+        (effect,) = feature["effects"]
+        rows = {row["control"]: row for row in effect["rows"]}
+        for control in ("feature", "permuted", "full"):
+            gain, error = effects.gain(head=head, feature="boxes", control=control)
+            assert (rows[control]["gain"], rows[control]["error"]) == pytest.approx(
+                (gain, error), abs=1e-4, nan_ok=True
+            )
+        beaten = {row["control"]: row["beaten"] for row in effects.beats() if row["head"] == head}
+        assert {name: row["beaten"] for name, row in rows.items() if row["rival"]} == beaten
+        assert evidence["sentence"].startswith(head)
+        named = [row["title"] for row in rows.values() if row["rival"] and row["evidence"] and row["beaten"]]
+        before = evidence["sentence"].partition("not clearly more")[0]
+        assert all(name in before for name in named)
+    assert desk({}).evidence(effects.heads[0])["features"] == []
+
+
+def test_checks__say_by_how_much_a_part_is_off() -> None:
+    check = TruthCheck(
+        "ours", "thing", "L1H2", "contrast", 0.5, 0.1, 1.1, 1.0, 0.1, 0.1, 0.1, 1, 0, 0, 0, 20, logit=0.4
+    )
+    head = Head.parse("L1H2")
+    (told,) = checks_told("run", Validation((check,)), "thing", head)
+    assert "off by 10%; the edit leaves 0.40" in told["sentence"]
+    (told,) = checks_told("run", Validation((check._replace(true_part=0.01),)), "thing", head)
+    assert "tests nothing" in told["sentence"]
+    assert checks_told("run", Validation((check,)), "box", head) == []

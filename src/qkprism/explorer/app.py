@@ -75,7 +75,11 @@ def _questions(desk: Desk) -> dict[str, Answer]:
         "heads": lambda _: desk.heads(),
         "head": lambda q: desk.head(_string(q, "head")),
         "evidence": lambda q: desk.evidence(_string(q, "head")),
-        "seen": lambda q: desk.seen(*(_string(q, name) for name in ("head", "run", "feature", "texts"))),
+        "seen": lambda q: desk.seen(
+            *(_string(q, name) for name in ("head", "run", "feature", "texts")),
+            n=q.get("n", 64),
+            umap=q.get("umap") is True,
+        ),
         "draft": lambda q: desk.draft(draft_of(q)),
         "mark": lambda q: _mark(desk, q),
         "runs": lambda _: desk.tell_runs(),

@@ -14,6 +14,7 @@ from qkprism.errors import QKPrismError
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
+STYLE = re.compile(r'<link rel="stylesheet" href="static/([a-z]+\.css)">')
 EXPORT = re.compile(r"^export (?=(?:async )?function |const |class )", re.MULTILINE)
 
 
@@ -57,7 +58,6 @@ def one_page(title: str, data: bytes) -> str:
     for old, new in (
         ("<title>qkprism</title>", f"<title>qkprism: {escape(title)}</title>"),
         ("<!-- head -->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        ('<link rel="stylesheet" href="static/style.css">', f"<style>{asset('style.css')}</style>"),
         (
             '<script type="module" src="static/main.js"></script>',
             f'<script type="application/json" id="data">{inside}</script><script type="module">{one_script()}</script>',
@@ -66,4 +66,4 @@ def one_page(title: str, data: bytes) -> str:
         if page.count(old) != 1:
             raise QKPrismError(f"index.html should hold {old} once.")
         page = page.replace(old, new)
-    return page
+    return STYLE.sub(lambda link: f"<style>{asset(link[1])}</style>", page)

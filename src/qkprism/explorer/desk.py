@@ -30,14 +30,16 @@ from qkprism.explorer.answers import (
     heads_answer,
     row_answer,
 )
+from qkprism.explorer.clouds import cloud_answer
 from qkprism.explorer.columns import run_columns
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
 from qkprism.explorer.errands import Errand, Errands
 from qkprism.explorer.evidence import evidence_answer, seen_answer
 from qkprism.explorer.opening import OpenRun, opened
 from qkprism.explorer.places import place_below
+from qkprism.explorer.proofs import Proofs, projections_of
 from qkprism.explorer.run_answers import runs_answer, start_answer, table_answer
-from qkprism.explorer.sets import FeatureSets
+from qkprism.explorer.sets import SEPARATOR, FeatureSets
 from qkprism.explorer.trial import Trial
 from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
 from qkprism.explorer.what_if_answer import what_if_answer
@@ -45,17 +47,18 @@ from qkprism.heads import Head, check_heads
 from qkprism.models.continuation import Continuation
 from qkprism.models.encoding import encode_text
 from qkprism.models.model import Model
-from qkprism.options import Frame
+from qkprism.options import Frame, whole_number
 from qkprism.progress import listening
 from qkprism.results.features import Features
+from qkprism.results.projections import has_umap, require_umap
 from qkprism.runs import is_run
 from qkprism.studies.shelf_result import Shelf
 from qkprism.verbs.inputs import heads_with_features
 
 Run = Features | Shelf
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
-OWN = "own"  # the texts that were kept with a run
-SEEN = {"n_train": 1, "n_search": 1, "n_test": 64}
+OWN, STORED = "own", "stored"  # the texts of a run's own contrast; the vectors that a study kept
+SEEN, MOST_SEEN = 64, 400  # texts whose keys and queries are seen
 ATLAS = ""  # the name that the atlas has among tables
 MATCH = "match"  # the whole of it, whatever features name within it
 EDITABLE = {MATCH: "all that this query and this key do together", **{name: MEANINGS[name] for name in PARTS[:-1]}}
@@ -210,31 +213,49 @@ class Desk:
         """What speaks for the features of a head."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
         sets = {str(one["run"]): self.sets.features(one["run"]) for one in self.sets.of_head(wanted)}
-        return evidence_answer(wanted, sets) | {"texts": {run: self._texts_named(run) for run in sets}}
+        tested = head_answer(self.read, wanted, self.shelves)["tested"]
+        texts = {run: self._texts_of(run, wanted) for run in sets}
+        return evidence_answer(wanted, sets, self._proofs, tested) | {"texts": texts, "umap": has_umap()}
 
-    def seen(self, name: str, run: str, feature: str, texts: str) -> dict[str, Any]:
-        """Keys and queries of texts in one feature of a head: of the run's own contrast, or of one of the shelf."""
+    @property
+    def _proofs(self) -> Proofs:
+        return Proofs({name: self.root / name for name in self.runs})
+
+    def seen(
+        self, name: str, run: str, feature: str, texts: str, *, n: int = SEEN, umap: bool = False
+    ) -> dict[str, Any]:
+        """Keys and queries in one feature of a head: of the run's own contrast, one of the shelf, or as kept."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
         features = self.sets.features(run)
         if (feature, wanted) not in features:
             raise QKPrismError(f"{run} has no feature {feature!r} in {wanted}.")
-        drawn = self._texts(run) if texts == OWN else task(check_on_shelf(texts), 1, self._tokenizer, **SEEN).test
-        return seen_answer(self.model, drawn, features, feature, wanted)
+        if umap:
+            require_umap()
+        if texts == STORED:
+            kept = projections_of(self._proofs, run, wanted)
+            return cloud_answer(kept, features, feature, wanted, umap=umap)
+        whole_number(n, "n", 1, MOST_SEEN)
+        drawn = self._texts(run, n) if texts == OWN else self._drawn(check_on_shelf(texts), n)
+        return seen_answer(self.model, drawn, features, feature, wanted, umap=umap)
 
-    def _texts(self, run: str) -> Contrast:
+    def _texts(self, run: str, n: int) -> Contrast:
         file = self.runs[run].file if run in self.runs else None
         if file is None:
             raise QKPrismError(f"The texts of {run} were not kept. Choose a contrast of the shelf.")
-        if file.suffix == ".toml":
-            return task(file, 1, self._tokenizer, **SEEN).test
-        return Contrast.read(file)[: SEEN["n_test"]]
+        return self._drawn(file, n) if file.suffix == ".toml" else Contrast.read(file)[:n]
 
-    def _texts_named(self, run: str) -> str:
-        """The texts that a feature is looked at with unless others are chosen."""
-        if run in self.runs and self.runs[run].file is not None:
-            return OWN
-        words = [Path(part).name for part in run.split(" / ")]
-        return next((word for word in reversed(words) if word in shelf_names()), "")
+    def _drawn(self, template: str | Path, n: int) -> Contrast:
+        """Texts of a template's held-out words."""
+        return task(template, 1, self._tokenizer, n_train=1, n_search=1, n_test=n).test
+
+    def _texts_of(self, run: str, head: Head) -> list[str]:
+        """The texts that a feature can be looked at with, the usual ones first."""
+        own = [OWN] if run in self.runs and self.runs[run].file is not None else []
+        kept = [STORED for _, found in self._proofs.parts("projections", run) if str(head) in found.heads][:1]
+        words = [Path(part).name for part in reversed(run.split(SEPARATOR))]
+        on_shelf = shelf_names()
+        like = [word for word in (*words, *self.sets.features(run).contrasts) if word in on_shelf]
+        return list(dict.fromkeys([*own, *like[:1], *kept, *on_shelf]))
 
     @property
     def _tokenizer(self) -> Any:

@@ -79,7 +79,7 @@ class Projections(Frozen):
     ) -> tuple[Float64[Tensor, "key rank"], Float64[Tensor, "example rank"]]:
         """Keys and queries in the subspace, each centred and scaled to one size: a match lies in one place."""
         key, query = self.coordinates(features, contrast, head)
-        return _scaled(key), _scaled(query)
+        return scaled(key), scaled(query)
 
     def _vectors(self, head: str) -> tuple[Tensor, Tensor]:
         if head not in self.key:
@@ -132,7 +132,7 @@ class Projections(Frozen):
         points = self._points(features, contrast, head)
         found = {}
         for key, query in (("key", "query"), ("whole_key", "whole_query")):
-            sides = [_scaled(points[key][:most]), _scaled(points[query])]
+            sides = [scaled(points[key][:most]), scaled(points[query])]
             found[key], found[query] = umap_points(torch.cat(sides)).split([len(side) for side in sides])
         return found
 
@@ -209,15 +209,20 @@ def principal_components(
     return points, known + [0.0] * (count - len(known))
 
 
-def _scaled(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point d"]:
-    """Centred, with a mean square norm of 1."""
+def scaled(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point d"]:
+    """Points centred, with a mean square norm of 1."""
     centred = vectors - vectors.mean(0)
     return centred / centred.square().sum(1).mean().sqrt().clamp(min=1e-300)
 
 
+def has_umap() -> bool:
+    """Whether umap-learn is installed."""
+    return find_spec("umap") is not None
+
+
 def require_umap() -> None:
     """Say what is missing before anything is computed."""
-    if find_spec("umap") is None:
+    if not has_umap():
         raise QKPrismError(
             "UMAP needs umap-learn: pip install 'umap-learn>=0.5.12'. Principal components need nothing."
         )
@@ -225,10 +230,7 @@ def require_umap() -> None:
 
 def umap_points(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point 2"]:
     """Points in two dimensions that keep their neighbours; the same every time."""
-    if find_spec("umap") is None:
-        raise QKPrismError(
-            "UMAP needs umap-learn: pip install 'umap-learn>=0.5.12'. Principal components need nothing."
-        )
+    require_umap()
     if len(vectors) < FEWEST:
         raise QKPrismError(f"UMAP needs {FEWEST} points or more; there are {len(vectors)}.")
     with warnings.catch_warnings():

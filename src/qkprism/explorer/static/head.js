@@ -32,7 +32,7 @@ export function headPanel(status) {
       const facts = await ask("head", { head: name }, signal);
       const evidence = /** @type {import("./source.js").Evidence} */ (await ask("evidence", { head: name }, signal));
       shown = `${name} ${heads.columns.length}`;
-      fill(element, ...described(heads, facts, featureCards(evidence, status)));
+      fill(element, ...described(heads, facts, evidence.sentence, featureCards(evidence, status)));
     } catch (error) {
       if (!signal.aborted) fill(element, el("h2", { text: name }));
       shown = "";
@@ -46,17 +46,19 @@ export function headPanel(status) {
 /**
  * @param {import("./source.js").Heads} heads
  * @param {import("./source.js").HeadFacts} facts
+ * @param {string} verdict
  * @param {HTMLElement[]} features
  */
-function described(heads, facts, features) {
+function described(heads, facts, verdict, features) {
   const at = heads.heads.findIndex(([layer, index]) => `L${layer}H${index}` === facts.head);
   const scores = heads.columns.map(({ name, values }) => ({ name, value: values[at] }));
   return [
     el("h2", { text: facts.head }),
+    el("p", { class: "head-sentence", text: verdict || summary(scores) }),
+    verdict ? el("p", { text: summary(scores) }) : null,
     el("p", {}, el("button", {
       type: "button", class: "primary", text: `Ask why with ${facts.head}`, on: { click: () => go({ view: "why", head: facts.head, key: null }) },
     })),
-    el("p", { text: summary(scores) }),
     ...features,
     ...(facts.tested.length ? tested(facts.tested) : []),
     ...GROUPS.flatMap(([prefix, title]) => [el("h3", { text: title }), meters(scores, prefix)]),

@@ -29,14 +29,22 @@
  *   failure: string|null, result: Tried|null}} Job
  * @typedef {{name: string, what: string, model: string, choices: [string, string][], tables: string[]}} RunFacts
  * @typedef {{names: string[], rows: (string|number|boolean|null)[][], n: number}} TableFacts
+ * @typedef {{control: string, title: string, meaning: string, evidence: boolean, rival: boolean, gain: number|null, error: number|null,
+ *   spread: number|null, draws: number, advantage: number|null, advantage_error: number|null, beaten: boolean|null}} EffectRow
+ * @typedef {{source: string, did: string, compared: string, target: string, method: string, rank: number, n: number, rows: EffectRow[]}} EffectFacts
+ * @typedef {{source: string, features: string, method: string, n: number, matters: boolean, sentence: string, true_part: number|null,
+ *   true_part_error: number|null, part: number|null, relative_part_error: number|null, logit: number|null, tv_pair: number|null,
+ *   tv: number|null}} CheckFacts
  * @typedef {{run: string, name: string, evidence: string, rank: number, ranks: Record<string, number|null>, q: number|null,
  *   gap: {total: number|null, error: number|null}|null, salience: number|null, n: number, threshold: number,
- *   strength: (number|null)[], null: (number|null)[], shuffled: (number|null)[], t: (number|null)[]}} FeatureFacts
- * @typedef {{head: string, features: FeatureFacts[], texts: Record<string, string>}} Evidence
- * @typedef {{at: [number|null, number|null], example: number, positive: boolean, labels: (string|null)[], token: string}} SeenKey
- * @typedef {{text: string, margin: number|null}} SeenText
- * @typedef {{labels: string[], keys: SeenKey[], queries: {at: [number|null, number|null], example: number}[], texts: string[],
- *   right: number|null, error: number|null, strongest: SeenText[], weakest: SeenText[], wrong: SeenText[]}} Seen
+ *   strength: (number|null)[], null: (number|null)[], shuffled: (number|null)[], t: (number|null)[],
+ *   effects: EffectFacts[], checks: CheckFacts[]}} FeatureFacts
+ * @typedef {{head: string, sentence: string, features: FeatureFacts[], texts: Record<string, string[]>, umap: boolean}} Evidence
+ * @typedef {{name: string, axes: string[], keys: (number|null)[][], queries: (number|null)[][]}} CloudView
+ * @typedef {{example: number, margin: number|null}} SeenText
+ * @typedef {{views: CloudView[], example: number[], positive: boolean[], places: number[], texts: string[][], n: number,
+ *   labels: {name: string, keys: (string|null)[], queries: (string|null)[]}[], right: number|null, error: number|null,
+ *   strongest: SeenText[], weakest: SeenText[], wrong: SeenText[]}} Cloud
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
  */
 

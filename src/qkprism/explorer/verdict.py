@@ -1,0 +1,84 @@
+"""What a head does, in one sentence that is made of the evidence for it and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qkprism.core.evidence import LEVEL
+from qkprism.heads import Head
+
+Row = Mapping[str, Any]
+
+
+def head_verdict(head: Head, features: Sequence[Row], tested: Sequence[Row]) -> str:
+    """How often it is right, by which feature, what an edit of that moves, beside which controls, and the truth.
+
+    features   rows of `evidence_answer`
+    tested     what contrasts found in the head, the best first
+    """
+    if not features and not tested:
+        return ""
+    best = max(features, key=_weight, default=None)
+    said = f"{head} {_finds(tested[0])}" if tested else str(head)
+    if best is None:
+        return f"{said}; no feature was decomposed in it."
+    said += f"{' by' if tested else ' finds keys by'} {best['name']} (rank {best['rank']}{_sure(best)})"
+    if (effect := _clearest(best)) is not None:
+        said += f": {_moves(best['name'], effect)}"
+    if (check := _truest(best)) is not None:
+        said += f"; where {best['name']} is exchanged in the text itself, its part is off by "
+        said += f"{check['relative_part_error']:.0%}"
+    return f"{said}."
+
+
+def _weight(feature: Row) -> tuple[float, float]:
+    """Features that move most come first, then those with the largest held-out t."""
+    effect = _clearest(feature)
+    gain = -1.0 if effect is None else abs(_of(effect, "feature")["gain"] or 0.0)
+    return gain, feature["t"][0] or 0.0
+
+
+def _finds(row: Row) -> str:
+    q = row["q"]
+    sure = "" if q is None else f", q {'< 0.001' if q < 0.001 else f'{q:.3f}'}"
+    return (
+        f"attends to the right key of {row['contrast']} in {row['accuracy']:.0%} of held-out texts "
+        f"(chance {row['chance']:.0%}{sure})"
+    )
+
+
+def _sure(feature: Row) -> str:
+    t, q = feature["t"][0], feature["q"]
+    if t is None or q is None:
+        return ""
+    return f", held-out t {t:.1f}" + ("" if q < LEVEL else ", which is not significant")
+
+
+def _clearest(feature: Row) -> Row | None:
+    """The edit towards the key that the example marks, by the feature's own method."""
+    given = [one for one in feature.get("effects", ()) if one["target"] == "given"]
+    return max(given, key=lambda one: abs(_of(one, "feature")["gain"] or 0.0), default=None)
+
+
+def _of(effect: Row, control: str) -> Row:
+    return next((row for row in effect["rows"] if row["control"] == control), {"gain": None, "error": None})
+
+
+def _moves(name: str, effect: Row) -> str:
+    own, whole = _of(effect, "feature"), _of(effect, "full")
+    rivals = [row for row in effect["rows"] if row["rival"] and row["evidence"]]
+    said = f"an edit of {name} alone ({effect['did']}) moves {effect['compared']} by {own['gain']:+.2f}"
+    said += "" if own["error"] is None else f" ± {own['error']:.2f}"
+    if whole["gain"] and whole["error"] is not None and whole["gain"] > 2 * whole["error"]:
+        said += f", {own['gain'] / whole['gain']:.0%} of what the whole key moves"
+    for words, won in (("more than", True), ("not clearly more than", False)):
+        names = [row["title"] for row in rivals if row["beaten"] is won]
+        said += f", {words} {' and '.join(names)}" if names else ""
+    return said
+
+
+def _truest(feature: Row) -> Row | None:
+    """The check of the joint projectors, where exchanging the factor matters."""
+    known = [one for one in feature.get("checks", ()) if one["matters"] and one["relative_part_error"] is not None]
+    return next((one for one in known if one["method"] == "contrast"), known[0] if known else None)
