@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import qkprism.atlas.progress as progress_module
+from qkprism import store
 from qkprism.atlas.atlas import Atlas, HeadMeans
 from qkprism.atlas.coverage import decides
 from qkprism.atlas.explain import cached_atlas, explain, read_rows
@@ -208,18 +209,19 @@ def test_survey__with_every_direction_rows_are_rebuilt(name: str) -> None:
 def test_survey__killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, texts = wrapped("llama"), [WORDS * 40, WORDS[7:] * 40]
     monkeypatch.setattr("qkprism.atlas.survey.TOKENS_AT_ONCE", {"cpu": 2 * LENGTH})
-    monkeypatch.setattr(progress_module, "EVERY", 0.0)
+    monkeypatch.setattr(store, "EVERY", 0.0)
     options = {"windows": 10, "length": LENGTH, "progress": False}
     whole = survey(model, texts, **options)
-    note, calls = progress_module.SurveyProgress.note, []
+    monkeypatch.setattr(store, "MOST", 0)
+    note, calls = store.Unfinished.note, []
 
-    def dies(self: progress_module.SurveyProgress, *, now: bool = False) -> None:
-        note(self, now=now)
-        calls.append(now)
-        if len(calls) in (2, 4, 6):
+    def dies(self: store.Unfinished, *args: Any) -> None:
+        note(self, *args)
+        calls.append(args)
+        if len(calls) in (2, 4, 5):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress_module.SurveyProgress, "note", dies)
+    monkeypatch.setattr(store.Unfinished, "note", dies)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             survey(model, texts, **options, checkpoint=tmp_path / "run")
@@ -232,7 +234,7 @@ def test_survey__killed_and_resumed_is_the_same_to_the_bit(tmp_path: Path, monke
         )
     assert resumed.scores == whole.scores
     assert resumed.strongest == whole.strongest
-    with pytest.raises(QKPrismError, match="the beginning of another survey"):
+    with pytest.raises(QKPrismError, match="checkpoint of another job"):
         survey(model, texts, **options | {"seed": 1}, checkpoint=tmp_path / "run")
 
 

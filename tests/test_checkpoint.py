@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import QKPrismError
+from qkprism import QKPrismError, store
 from qkprism.capture import model_source, streaming
 from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.passes import Pass
@@ -55,13 +55,14 @@ def test_checkpoint__resumes_to_the_identical_result(model, contrasts, chunks, t
     note, seen = Checkpoint.note, []
 
     def die(self, *args):
-        self.interval = 0.0
         note(self, *args)
         seen.append(args)
         if len(seen) == chunks:
             raise Killed
 
     with monkeypatch.context() as patched:
+        patched.setattr(store, "EVERY", 0.0)
+        patched.setattr(store, "MOST", 0)
         patched.setattr(Checkpoint, "note", die)
         with pytest.raises(Killed):
             qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options)
@@ -94,7 +95,7 @@ def test_checkpoint__ctrl_c_finishes_the_chunk_saves_and_says_how_to_go_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoint, "note", press)
-        with pytest.raises(Stopped, match="8 examples are saved; the same command goes on"):
+        with pytest.raises(Stopped, match="8 examples is saved; the same command goes on"):
             qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options)
     assert signal.getsignal(signal.SIGINT) is ctrl_c
     assert read_manifest(tmp_path / "part")["done"] == {"a/plain": 8, "part/plain": 8}

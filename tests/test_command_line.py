@@ -26,7 +26,7 @@ from qkprism.cli.printing import _length, table_lines
 from qkprism.locks import lock_file, locked
 from qkprism.models import places
 from qkprism.runs import write_run
-from qkprism.studies.parts import Parts
+from qkprism.store import Parts
 from test_cli import run  # noqa: F401
 from test_pipeline import contrast
 
@@ -178,7 +178,7 @@ def test_killed__at_any_step_the_same_goes_on(tmp_path):
         import os, signal, sys, torch
         from pathlib import Path
         from qkprism.runs import remove_run, write_run
-        from qkprism.studies.parts import Parts
+        from qkprism.store import Parts
         def run(place): write_run(place, "features", {"v": 1}, {"x": {"a": torch.ones(3)}})
         def again(place): run(place); write_run(place, "features", {"v": 2}, {"x": {"a": torch.zeros(3)}})
         def removed(place): run(place); remove_run(place)

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import cli
-from qkprism.capture import batching, checkpoint, streaming
-from qkprism.toy import store, studying
+from qkprism import cli, store
+from qkprism.capture import batching, streaming
+from qkprism.toy import studying
 from test_pipeline import contrast
 from test_shelf_run import WORDS as SHELF_WORDS
 from test_studies import KNOWN as STUDY_WORDS
@@ -58,9 +58,7 @@ def small():
     torch.set_num_threads(1)
     streaming.CHUNK["cpu"] = 16
     binding.SIZES["quick"] = TINY
-    store.INTERVAL = 0.0
-    make = checkpoint.Checkpoint.__init__
-    checkpoint.Checkpoint.__init__ = lambda self, *a, **k: (make(self, *a, **k), setattr(self, "interval", 0.0))[0]
+    store.EVERY, store.MOST = 0.0, 0
     some, quick = qk.toy.few_cells(0, "calibrated")[:2], studying.Depth(64, 1)
     qk.toy.few_cells = lambda *_: some
     work = studying.study

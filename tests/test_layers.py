@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
     ["errors", "ranks", "files", "locks", "stopping", "memory", "options", "notes", "progress", "encoding"],
-    ["heads", "runs", "catalogue", "sharing", "controls"],
+    ["heads", "runs", "store", "catalogue", "sharing", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     [
         "page.layout",
@@ -164,7 +164,6 @@ FLOORS = [
         "verbs.vectors",
     ],
     [
-        "studies.parts",
         "studies.jobs",
         "studies.presets",
         "studies.entities",
@@ -188,7 +187,6 @@ FLOORS = [
         "atlas.signature",
         "atlas.independent",
         "atlas.components",
-        "atlas.progress",
         "atlas.survey",
         "atlas.naming",
         "atlas.explanation",

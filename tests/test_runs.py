@@ -12,7 +12,7 @@ import torch
 from qkprism import QKPrismError
 from qkprism.files import part_of, write_text
 from qkprism.runs import MANIFEST, check_place, read_manifest, read_run, remove_run, write_run
-from qkprism.studies.parts import check_study
+from qkprism.store import check_study
 from qkprism.toy.studying import _check_place as check_toy
 
 MINE = [".gitignore", ".env", ".x.part", ".manifest.json.ab12", "notes.txt", "weights-202401011200.safetensors"]

@@ -9,7 +9,7 @@ from qkprism import QKPrismError, sharing
 from qkprism.catalogue import damages
 from qkprism.runs import read_run, write_run
 from qkprism.sharing import card, pull, push, shared_files
-from qkprism.studies.parts import Parts
+from qkprism.store import Parts
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ import torch
 
 import qkprism as qk
 import studied
-from qkprism import QKPrismError, cli
+from qkprism import QKPrismError, cli, store
 from qkprism.page.binding import binding_report
 from qkprism.page.binding_claims import comparison
 from qkprism.results.scores import MEASURES, HeadScores
-from qkprism.studies import BindingStudy, binding_words, compare, parts, study_binding
+from qkprism.store import Parts
+from qkprism.studies import BindingStudy, binding_words, compare, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.jobs import template_of
-from qkprism.studies.parts import Parts
 from qkprism.tasks.schemas import SCHEMAS
 from tiny import one_thread  # noqa: F401
 
@@ -279,7 +279,7 @@ def test_parts__free_memory_is_given_back(tmp_path, monkeypatch):
     places, sizes = Parts.open(tmp_path, "test", {}), [held()]
     found = places.get("first", lambda: Leftover(kept), Path)
     sizes.append(held())
-    monkeypatch.setattr(parts, "give_back", lambda: None)
+    monkeypatch.setattr(store, "give_back", lambda: None)
     places.get("second", lambda: Leftover(kept), Path)
     sizes.append(held())
     assert found == tmp_path / "first"  # read from the folder, not what was computed

@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
-from qkprism import QKPrismError
+from qkprism import QKPrismError, store
 from qkprism.runs import read_run, write_run
-from qkprism.toy import store, studying
+from qkprism.toy import studying
 from qkprism.toy.cells import Cell, few_cells, paper_grid, untrained
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.loading import load_study
@@ -37,7 +37,7 @@ class Killed(Exception):
 
 
 def test_train__resumes_to_the_identical_result(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "INTERVAL", 0.0)
+    monkeypatch.setattr(store, "EVERY", 0.0)
     whole = train(CELLS, SHORT)
 
     def kill(step, _):

@@ -13,8 +13,8 @@ from typing import Any
 from qkprism.errors import QKPrismError
 from qkprism.files import file_digest, is_left_over, path_of
 from qkprism.runs import MANIFEST, read_manifest, remove_run
+from qkprism.store import STUDY
 
-STUDY = "study.json"
 _DEPTH = 6
 _OURS = ("report.html", "shelf.html", "why.html", "found.json")
 

@@ -61,12 +61,13 @@ class Ranks:
 
 
 ALONE = Ranks()
+_by_itself: list[bool] = []
 
 
 def ranks() -> Ranks:
     """This process among those of its group; alone without one. No torch is imported for it."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if _by_itself or distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return ALONE
     return Ranks(distributed.get_rank(), distributed.get_world_size())
 
@@ -74,6 +75,16 @@ def ranks() -> Ranks:
 def is_first() -> bool:
     """Whether this process writes and speaks."""
     return ranks().is_first
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """A block that a process does alone, while the others do something else or wait."""
+    _by_itself.append(True)
+    try:
+        yield
+    finally:
+        _by_itself.pop()
 
 
 def join() -> Ranks:

@@ -17,10 +17,11 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from qkprism.catalogue import STUDY, choices_of, damages, entry_of
+from qkprism.catalogue import choices_of, damages, entry_of
 from qkprism.errors import QKPrismError
 from qkprism.files import is_unused, part_of, path_of, remove_part, write_text, writing
 from qkprism.runs import MANIFEST, read_manifest
+from qkprism.store import STUDY
 
 HUB = "hf://"
 CARD = "README.md"

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from qkprism.atlas.atlas import Atlas, HeadMeans, StrongRow
 from qkprism.atlas.coverage import CoverageSums, add_rows
-from qkprism.atlas.progress import SurveyProgress
 from qkprism.atlas.signature import signature
 from qkprism.atlas.sums import Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
@@ -24,11 +24,14 @@ from qkprism.files import path_of
 from qkprism.heads import Head
 from qkprism.memory import give_back
 from qkprism.models.calls import AttentionCall
+from qkprism.models.devices import float64_device
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
 from qkprism.models.rotation import Rotation, Slices
 from qkprism.options import checked_seed, finite, whole_number
 from qkprism.progress import bar
+from qkprism.ranks import added, exchanged, failing_together, of_first, ranks
+from qkprism.store import Unfinished
 
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 WARM = 4  # windows from which the centre of the covariances is taken
@@ -65,25 +68,29 @@ def survey(
     length = _length(model, whole_number(length, "length", SHORTEST))
     if not 0 < finite(held_out, "held_out") < 1:
         raise QKPrismError(f"held_out={held_out} is not a share of the text. Give a number between 0 and 1.")
-    run = _SurveyPass(model, model.rotated_slices)
-    job = {"model_digest": model_digest(model.hf), "texts": _told(texts), "windows": windows, "length": length}
-    job |= {"held_out": held_out, "seed": seed}
-    state = SurveyProgress.of(job, None if checkpoint is None else path_of(checkpoint))
-    if state.windows is None:
-        state.windows = _windows(model, texts, length, windows, seed, progress)
-        state.note(now=True)
-    learned, tested = state.windows.split(held_out, seed)
+    job = {"survey": 1, "model_digest": model_digest(model.hf), "texts": _told(texts), "windows": windows}
+    job |= {"length": length, "held_out": held_out, "seed": seed}
+    work = Unfinished(None if checkpoint is None else path_of(checkpoint), job)
+    done, files = work.read()
+    if not done:
+        windows_read = of_first(lambda: _stored(_windows(model, texts, length, windows, seed, progress)))
+        done, files = {"learned": 0, "tested": 0}, {"windows": windows_read}
+        work.write(done, files)
+    read = _windows_of(of_first(lambda: files["windows"]))
+    learned, tested = read.split(held_out, seed)
     if not len(learned):
-        raise QKPrismError(f"{len(state.windows)} windows of text are too few to hold some out. Give more text.")
-    _learn(run, learned, state, progress)
-    layers = {layer: HeadMeans.of(one, model.layers[layer].scaling) for layer, one in state.learned.items()}
-    _test(run, tested, layers, state, progress)
+        raise QKPrismError(f"{len(read)} windows of text are too few to hold some out. Give more text.")
+    run = _SurveyPass(model, model.rotated_slices, work, done, {"windows": _stored(read)})
+    with work.stoppable():
+        sums = run.learn(learned, files.get("learned", {}), progress)
+        layers = {layer: HeadMeans.of(one, model.layers[layer].scaling) for layer, one in sums.items()}
+        coverage = run.test(tested, layers, files.get("tested", {}), progress)
     scores: dict[str, dict[Head, float]] = {}
-    for layer, one in state.tested.items():
+    for layer, one in coverage.items():
         for name, values in one.scores(layer).items():
             scores.setdefault(name, {}).update(values)
     scores |= signature(model, tested, layers)
-    strongest = strongest_rows(model, state.tested, tested)
+    strongest = strongest_rows(model, coverage, tested)
     return Atlas(layers, scores, strongest, _provenance(model, learned, tested, length, seed))
 
 
@@ -107,12 +114,81 @@ def _windows(model: Model, texts: Any, length: int, most: int, seed: int, progre
     return cut(model.tokenizer, documents, length, most, origin)
 
 
+def _stored(windows: Windows) -> dict[str, Tensor]:
+    return {
+        "ids": torch.tensor([token for one in windows.ids for token in one]),
+        "lengths": torch.tensor([len(one) for one in windows.ids]),
+        "document": torch.tensor(windows.document),
+        "origin": torch.frombuffer(bytearray(windows.origin.encode()), dtype=torch.uint8),
+    }
+
+
+def _windows_of(stored: Mapping[str, Tensor]) -> Windows:
+    pieces = stored["ids"].split(stored["lengths"].tolist())
+    ids = tuple(tuple(piece.tolist()) for piece in pieces)
+    return Windows(ids, tuple(stored["document"].tolist()), bytes(stored["origin"].tolist()).decode())
+
+
 @dataclass(frozen=True)
 class _SurveyPass:
-    """Runs windows through a model in batches of a fixed plan."""
+    """Runs windows through a model in batches of a fixed plan; processes that share the survey take them in turn.
+
+    done    windows that all processes together have learned from and tested on
+    kept    what checkpoints hold besides: the windows, and the sums of what is over
+    """
 
     model: Model
     slices: Slices
+    work: Unfinished
+    done: dict[str, int]
+    kept: dict[str, Mapping[str, Tensor]]
+
+    def learn(self, windows: Windows, former: Mapping[str, Tensor], progress: bool) -> dict[int, LayerSums]:
+        """The sums of the text that is learned from."""
+        home = float64_device(self.model.device)
+        sums = {
+            number: LayerSums.zeros(layer.n_heads, layer.n_kv_heads, layer.d_head, home)
+            for number, layer in self.model.layers.items()
+        }
+        for layer, tensors in _by_layer(former).items():
+            sums[layer].merge(LayerSums(**tensors))
+        centre = self._centres(windows) if self.done["learned"] < len(windows) else {}
+        self._each("learned", windows, partial(self._add, sums, centre=centre), sums, progress)
+        found = {layer: LayerSums(**tensors) for layer, tensors in _by_layer(self.kept["learned"]).items()}
+        return {layer: one for layer, one in found.items() if one.tokens}  # text does not reach those of images
+
+    def test(
+        self, windows: Windows, layers: Mapping[int, HeadMeans], former: Mapping[str, Tensor], progress: bool
+    ) -> dict[int, CoverageSums]:
+        """How well rows of held-out text are rebuilt."""
+        sums = {layer: CoverageSums.zeros(len(means.mean_query)) for layer, means in layers.items()}
+        sums |= {layer: CoverageSums(**tensors) for layer, tensors in _by_layer(former).items()}
+        self._each("tested", windows, partial(self._test_batch, layers, sums), sums, progress)
+        return {layer: CoverageSums(**tensors) for layer, tensors in _by_layer(self.kept["tested"]).items()}
+
+    def _each(
+        self,
+        stage: str,
+        windows: Windows,
+        add: Callable[[WindowBatch, int], None],
+        sums: Mapping[int, LayerSums] | Mapping[int, CoverageSums],
+        progress: bool,
+    ) -> None:
+        """Add every batch that is not done, and keep the sums of all processes."""
+        here = ranks()
+        left = [(start, batch) for start, batch in self.batches(windows) if start >= self.done[stage]]
+        with bar(len(windows), f"windows {'read' if stage == 'learned' else stage}", progress) as tick:
+            tick(self.done[stage])
+            for turn in range(0, len(left), here.count):
+                together = left[turn : turn + here.count]
+                with failing_together():
+                    for start, batch in here.mine(together):
+                        add(batch, start)
+                count = sum(len(batch.input_ids) for _, batch in together)
+                self.done[stage] += count
+                self.work.note(self.done, lambda: {**self.kept, stage: over_ranks(sums)}, "The survey so far")
+                tick(count)
+        self.kept[stage] = over_ranks(sums)
 
     def batches(self, windows: Windows) -> Iterator[tuple[int, WindowBatch]]:
         """Windows in their order, as many at once as tokens allow; each batch with the number of its first window."""
@@ -137,65 +213,64 @@ class _SurveyPass:
         )
         give_back(collect=False)
 
+    def _centres(self, windows: Windows) -> dict[int, Tensor]:
+        """Mean keys of a few windows, about which covariances are taken."""
+        sums: dict[int, LayerSums] = {}
+        for _, batch in self.batches(Windows(windows.ids[:WARM], windows.document[:WARM], "")):
+            self._add(sums, batch, 0, None)
+        return {layer: one.key / one.tokens for layer, one in sums.items()}
 
-def _centres(run: _SurveyPass, windows: Windows) -> dict[int, Tensor]:
-    """Mean keys of a few windows, about which covariances are taken."""
-    sums: dict[int, LayerSums] = {}
-    for _, batch in run.batches(Windows(windows.ids[:WARM], windows.document[:WARM], "")):
-        _add(run, sums, batch, 0, None)
-    return {layer: one.key / one.tokens for layer, one in sums.items()}
+    def _add(
+        self, sums: dict[int, LayerSums], batch: WindowBatch, start: int, centre: Mapping[int, Tensor] | None
+    ) -> None:
+        kinds = Kinds.of(batch, start, self.model.device)
 
+        def visit(call: AttentionCall, rotation: Rotation | None) -> None:
+            if call.layer not in sums:
+                sums[call.layer] = empty_sums(call)
+            add_call(sums[call.layer], call, rotation, batch, kinds, None if centre is None else centre[call.layer])
 
-def _learn(run: _SurveyPass, windows: Windows, state: SurveyProgress, progress: bool) -> None:
-    centre = _centres(run, windows) if state.done["learned"] < len(windows) else {}
-    with bar(len(windows), "windows read", progress) as tick:
-        for start, batch in run.batches(windows):
-            count = len(batch.input_ids)
-            if start >= state.done["learned"]:
-                _add(run, state.learned, batch, start, centre)
-                state.done["learned"] = start + count
-                state.note()
-            tick(count)
-    state.note(now=True)
+        self.show(batch, visit)
 
+    def _test_batch(
+        self, layers: Mapping[int, HeadMeans], sums: Mapping[int, CoverageSums], batch: WindowBatch, start: int
+    ) -> None:
+        kinds = Kinds.of(batch, start, self.model.device)
 
-def _add(
-    run: _SurveyPass, sums: dict[int, LayerSums], batch: WindowBatch, start: int, centre: dict[int, Tensor] | None
-) -> None:
-    kinds = Kinds.of(batch, start, run.model.device)
+        def visit(call: AttentionCall, rotation: Rotation | None) -> None:
+            add_rows(sums[call.layer], call, rotation, layers[call.layer], kinds, start)
 
-    def visit(call: AttentionCall, rotation: Rotation | None) -> None:
-        if call.layer not in sums:
-            sums[call.layer] = empty_sums(call)
-        add_call(sums[call.layer], call, rotation, batch, kinds, None if centre is None else centre[call.layer])
-
-    run.show(batch, visit)
+        self.show(batch, visit)
 
 
-def _test(
-    run: _SurveyPass, windows: Windows, layers: Mapping[int, HeadMeans], state: SurveyProgress, progress: bool
-) -> None:
-    for layer, means in layers.items():
-        state.tested.setdefault(layer, CoverageSums.zeros(len(means.mean_query)))
-    with bar(len(windows), "windows tested", progress) as tick:
-        for start, batch in run.batches(windows):
-            count = len(batch.input_ids)
-            if start >= state.done["tested"]:
-                _test_batch(run, batch, start, layers, state.tested)
-                state.done["tested"] = start + count
-                state.note()
-            tick(count)
+def over_ranks(sums: Mapping[int, LayerSums] | Mapping[int, CoverageSums]) -> dict[str, Tensor]:
+    """The sums of all processes by layer and name, and of the strongest rows of each the strongest."""
+    here = {f"{layer}/{name}": value for layer, one in sums.items() for name, value in one.state().items()}
+    names = [name.removesuffix("/strongest") for name in here if name.endswith("/strongest")]
+    kept = {name: (here.pop(f"{name}/strongest"), here.pop(f"{name}/places")) for name in names}
+    total = added(here)
+    for name, found in _strongest_of(exchanged(kept)).items():
+        total[f"{name}/strongest"], total[f"{name}/places"] = found
+    return total
 
 
-def _test_batch(
-    run: _SurveyPass, batch: WindowBatch, start: int, layers: Mapping[int, HeadMeans], sums: Mapping[int, CoverageSums]
-) -> None:
-    kinds = Kinds.of(batch, start, run.model.device)
+def _strongest_of(every: Sequence[Mapping[str, tuple[Tensor, Tensor]]]) -> Mapping[str, tuple[Tensor, Tensor]]:
+    if len(every) == 1:
+        return every[0]
+    found = {}
+    for name, (first, _) in every[0].items():
+        values, places = (torch.cat(parts, 1) for parts in zip(*(one[name] for one in every), strict=True))
+        best, order = values.topk(first.shape[1], 1)
+        found[name] = best, places.gather(1, order[..., None].expand(-1, -1, 3))
+    return found
 
-    def visit(call: AttentionCall, rotation: Rotation | None) -> None:
-        add_rows(sums[call.layer], call, rotation, layers[call.layer], kinds, start)
 
-    run.show(batch, visit)
+def _by_layer(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        layer, _, what = name.partition("/")
+        found.setdefault(int(layer), {})[what] = value.clone()
+    return dict(sorted(found.items()))
 
 
 def strongest_rows(

@@ -13,6 +13,7 @@ from qkprism.cli.printing import print_json, print_table
 from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.progress import say
+from qkprism.ranks import by_itself, is_first
 
 
 class Protocols(StrEnum):
@@ -70,7 +71,10 @@ def toy(
         options["cells"] = qk.toy.paper_grid(seeds=range(seeds), preset=preset.value)
     options["sampling"] = qk.toy.Sampling(negatives=negatives.value)
     SETTINGS.hold(save)
-    found = qk.toy.study(save, **options, progress=_told_training, say=_told)
+    if not is_first():  # its heads are small: one process trains them, on all cores
+        return
+    with by_itself():
+        found = qk.toy.study(save, **options, progress=_told_training, say=_told)
     _told("figures")
     figures = toy_figures(found)
     written = save_figures(figures, save / "figures")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkprism.catalogue import STUDY, choices_of, entry_of, is_run
+from qkprism.catalogue import choices_of, entry_of, is_run
 from qkprism.errors import QKPrismError
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
@@ -21,6 +21,7 @@ from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.runs import MANIFEST, read_manifest
+from qkprism.store import STUDY
 from qkprism.studies.shelf_result import TABLE, Shelf
 
 if TYPE_CHECKING:

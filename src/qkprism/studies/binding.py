@@ -30,6 +30,7 @@ from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.runs import json_value
+from qkprism.store import Parts, check_study, read_study
 from qkprism.studies.binding_study import (
     CONTRASTS,
     EFFECTS,
@@ -44,7 +45,6 @@ from qkprism.studies.binding_study import (
 )
 from qkprism.studies.entities import EntityRanks
 from qkprism.studies.jobs import job_of, size_of, template_of
-from qkprism.studies.parts import Parts, check_study, read_study
 from qkprism.tasks import BindingTask, Schema, binding
 from qkprism.verbs.attribute import attribute, attributions_reader
 from qkprism.verbs.decompose import decompose

@@ -16,8 +16,8 @@ from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
+from qkprism.store import load_part, read_finished
 from qkprism.studies.entities import EntityRanks
-from qkprism.studies.parts import load_part, read_finished
 from qkprism.verbs.recipes import Recipe
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
+from qkprism.store import Parts, check_study, load_part, read_finished
 from qkprism.studies.categories import ITEM, LABEL, Scope, compared_features, groups_of, with_items
 from qkprism.studies.jobs import job_of, size_of, template_of
-from qkprism.studies.parts import Parts, check_study, load_part, read_finished
 from qkprism.subspaces.separation import ACCURACY, SILHOUETTE, separation
 from qkprism.tasks import FilteringTask, filtering
 from qkprism.tasks.categories import CATEGORIES

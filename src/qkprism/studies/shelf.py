@@ -27,13 +27,14 @@ from qkprism.heads import Head, all_heads
 from qkprism.models.model import Model
 from qkprism.options import checked_seed, whole_number
 from qkprism.progress import part
+from qkprism.ranks import wait
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
 from qkprism.results.stored import load_result, save_result
 from qkprism.results.validation import TruthCheck, Validation
+from qkprism.store import Parts
 from qkprism.studies.jobs import job_of
-from qkprism.studies.parts import Parts
 from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass
 from qkprism.studies.shelf_result import ERRORS, KIND, RIGHT, TABLE, Shelf, ShelfRow, features_folder
 
@@ -94,6 +95,7 @@ def run_shelf(
     heads = all_heads(model.heads_per_layer)
     table = Shelf(tuple(rows), heads, torch.stack(accuracy), torch.stack(q), about)
     table.save(parts.folder / TABLE)
+    wait()
     return Shelf.load(parts.folder)
 
 

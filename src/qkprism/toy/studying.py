@@ -34,7 +34,7 @@ from qkprism.toy.protocols import Protocol, protocol_named
 from qkprism.toy.results import Study
 from qkprism.toy.tables import kept
 from qkprism.toy.task import ToyTask, Variant
-from qkprism.toy.training import TrainingProgress, check_cells, train
+from qkprism.toy.training import TrainingProgress, check_cells, checkpoint_of, train
 
 MOST_REBASED = 12_800  # samples of a swap in a rebased head
 Say = Callable[[str], None]
@@ -126,7 +126,8 @@ class _ToyWork:
 
 def _check_place(place: Path) -> None:
     """Refuse to write where something else is."""
-    if not (place / "heads").is_dir() and not is_unused(place):
+    heads = place / "heads"
+    if not any(kept.is_dir() for kept in (heads, checkpoint_of(heads))) and not is_unused(place):
         raise QKPrismError(f"{place} holds other files and is not a toy study. Choose another folder.")
 
 

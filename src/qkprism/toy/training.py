@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from qkprism.errors import QKPrismError
+from qkprism.store import Unfinished
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.cores import one_core_each
 from qkprism.toy.draws import Deal, deal
@@ -43,12 +49,39 @@ def train(
     heads = dict(store.heads) if store else {}
     stacks = _stacks([cell for cell in cells if cell not in heads])
     if stacks:
-        taken = store.resume(stacks) if store else 0
-        _run(stacks, chosen, taken, store, progress)
+        work = Unfinished(checkpoint_of(folder) if folder is not None else None, _job(stacks, chosen))
+        with work.stoppable():
+            _run(stacks, chosen, _taken_up(stacks, work), work, progress)
         heads |= (trained := _tested(stacks, chosen))
         if store:
             store.add(trained)
+    if folder is not None:
+        Unfinished(checkpoint_of(folder), {}).remove()
     return {cell: heads[cell] for cell in cells}
+
+
+def checkpoint_of(folder: str | os.PathLike[str]) -> Path:
+    """Where training that is not finished is kept, beside the heads."""
+    return Path(folder).with_name(f"{Path(folder).name}.checkpoint")
+
+
+def _job(stacks: Sequence[Stack], protocol: Protocol) -> dict[str, Any]:
+    """What tells one training from another."""
+    cells = [[asdict(cell) for cell in stack.cells] for stack in stacks]
+    return {"cells": cells, "protocol": asdict(protocol), "torch": torch.__version__}
+
+
+def _taken_up(stacks: Sequence[Stack], work: Unfinished) -> int:
+    """Set the stacks to where a former training of the same cells was, and give the steps it had taken."""
+    done, files = work.read()
+    for number, stack in enumerate(stacks if done else ()):
+        for name in stack.tensors():
+            setattr(stack, name, files["stacks"][f"{number}/{name}"])
+    return int(done.get("steps", 0))
+
+
+def _state(stacks: Sequence[Stack]) -> dict[str, dict[str, Tensor]]:
+    return {"stacks": {f"{i}/{name}": t for i, stack in enumerate(stacks) for name, t in stack.tensors().items()}}
 
 
 def check_cells(cells: Sequence[Cell]) -> None:
@@ -68,7 +101,7 @@ def _stacks(cells: Sequence[Cell]) -> list[Stack]:
 
 
 def _run(
-    stacks: Sequence[Stack], protocol: Protocol, taken: int, store: Store | None, progress: TrainingProgress | None
+    stacks: Sequence[Stack], protocol: Protocol, taken: int, work: Unfinished, progress: TrainingProgress | None
 ) -> None:
     everyone = [cell for stack in stacks for cell in stack.cells]
     task, rank = everyone[0].task, largest_rank(everyone)
@@ -83,8 +116,7 @@ def _run(
             left = sum(len(stack.active) for stack in stacks)
             if progress:
                 progress(step + 1, left)
-            if store:
-                store.note(stacks, step + 1)
+            work.note({"steps": step + 1}, partial(_state, stacks), f"Training up to step {step + 1:,}")
             if not left:
                 return
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, overload
 
-from qkprism.capture.checkpoint import Checkpoint, check_checkpoint
+from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.model_source import ModelSource
 from qkprism.capture.sites import Site
 from qkprism.capture.source import Known, Source, Wanted, moments_of, provenance_of, stream_name
@@ -27,6 +27,7 @@ from qkprism.options import READINGS, Center, Preset, Rank, Reading, by_name, ch
 from qkprism.progress import bar
 from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
+from qkprism.store import Unfinished, check_checkpoint
 from qkprism.verbs.inputs import Contrasts, Heads, heads_of, named_contrasts
 from qkprism.verbs.recipes import Recipe
 
@@ -169,12 +170,11 @@ def _decompose(
     kept = None
     if checkpoint is not None and isinstance(source, ModelSource) and isinstance(stream, ModelStream):
         same = {"provenance": provenance, "heads": list(map(str, source.heads)), "seed": seed, **source.job()}
-        kept = Checkpoint(Path(checkpoint), same | {"passes": stream.sharing})
-        kept.read(stream)
-    with bar(len(stream), "examples", progress) as tick, kept.stoppable() if kept else nullcontext():
+        kept = Checkpoint.of(Unfinished(Path(checkpoint), same | {"passes": stream.sharing}), stream)
+    with bar(len(stream), "examples", progress) as tick, kept.work.stoppable() if kept else nullcontext():
         sums = moments_of(stream, seed=seed, kept=kept, progress=tick)
     if kept:
-        kept.write(sums)
+        kept.finish(sums)
     found = {}
     with bar(len(source.heads) * len(recipes), "heads", progress) as tick:
         for name, job in jobs.items():

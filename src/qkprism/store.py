@@ -1,7 +1,15 @@
-"""A study's folder: every part of it is a run of its own, and parts that are there are not computed again.
+"""Work that survives: a folder keeps what is done of a job, and whoever does the same job goes on there.
 
-Beside each part stands a stamp that says which job it is of (model, prompts, options, versions); it is written after
-the part, so a part that was cut off is computed again, from the sums that it had kept if it keeps some.
+    parts = Parts.open(folder, "binding", job)
+    scores = parts.get("heads", compute, HeadScores.load)      # finished work: made once, then read
+
+    work = Unfinished(folder, job)                             # work on its way: what was added up, from time to time
+    done, files = work.read()
+    work.note(done, files)
+
+A job is all that the result depends on (model, prompts, options, versions), told by its digest. Beside each part stands
+a stamp with the digest of its job, written after the part: a part that was cut off is made again, from what its
+unfinished work had kept. Of several processes the first writes, and the folder does not tell how many there were.
 """
 
 from __future__ import annotations
@@ -9,9 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,10 +28,108 @@ from typing import Any, Protocol, TypeVar
 from qkprism.errors import QKPrismError
 from qkprism.files import is_unused, path_of, remove_left_overs, write_text
 from qkprism.memory import give_back
-from qkprism.ranks import is_first, of_first, wait
-from qkprism.runs import json_value, remove_run
+from qkprism.ranks import exchanged, is_first, of_first, wait
+from qkprism.runs import MANIFEST, Tensors, check_place, json_value, read_run, remove_run, write_run
+from qkprism.stopping import Stopped, saving
 
 STUDY = "study.json"
+CHECKPOINT = "checkpoint"
+EVERY = 30.0  # seconds between two checkpoints at least,
+MOST = 50  # and so many times what the last one took: they cost at most 2% of a run
+
+Files = Mapping[str, Tensors]
+
+
+def job_digest(job: Mapping[str, Any]) -> str:
+    """What tells one job from another."""
+    return hashlib.sha256(json.dumps(json_value(job), sort_keys=True).encode()).hexdigest()
+
+
+def check_checkpoint(folder: str | os.PathLike[str]) -> None:
+    """Refuse a place for a checkpoint where something else is, or a damaged one."""
+    with _said_of_checkpoint(folder):
+        check_place(folder, CHECKPOINT)
+
+
+@contextmanager
+def _said_of_checkpoint(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Of a damaged checkpoint, what to do."""
+    try:
+        yield
+    except QKPrismError as error:
+        told = str(error)
+        if "is damaged" in told:
+            told = f"{told.removesuffix(' Make the run again.')} Delete the folder {folder}; the command begins anew."
+        raise QKPrismError(told) from error
+
+
+@dataclass
+class Unfinished:
+    """The checkpoint of a job: what is done of it (JSON) and what was added up (tensors). Without a folder, nothing."""
+
+    folder: Path | None
+    job: Mapping[str, Any]
+    stop: Callable[[], bool] | None = None  # whether Ctrl-C was pressed
+    _written: float = field(default_factory=time.monotonic)
+    _took: float = 0.0
+
+    def read(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """What a former process left of this job, if anything: what is done for all, the tensors for the first one."""
+        if self.folder is None:
+            return {}, {}
+        files: dict[str, dict[str, Any]] = {}
+        return of_first(lambda: self._read(self.folder, files)), files  # type: ignore[arg-type]
+
+    def _read(self, folder: Path, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        check_checkpoint(folder)
+        if not (folder / MANIFEST).exists():
+            return {}
+        with _said_of_checkpoint(folder):
+            manifest, found = read_run(folder, CHECKPOINT)
+        if manifest["job"] != job_digest(self.job):
+            raise QKPrismError(
+                f"{folder} is the checkpoint of another job (other model, contrasts, texts, heads or options). "
+                "Delete it or choose another place."
+            )
+        files.update(found)
+        done: dict[str, Any] = manifest["done"]
+        return done
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """A block in which Ctrl-C waits for the next `note`, which writes what is done."""
+        if self.folder is None:
+            yield
+            return
+        with saving() as self.stop:
+            yield
+        self.stop = None
+
+    def note(self, done: Mapping[str, Any], files: Callable[[], Files], told: str = "What is done") -> None:
+        """Write what is done if it is time to, or if Ctrl-C was pressed; all processes come here together."""
+        if self.folder is None:
+            return
+        due = time.monotonic() - self._written >= max(EVERY, MOST * self._took)
+        every = exchanged((self.stop is not None and self.stop(), due))
+        stopped = any(pressed for pressed, _ in every)
+        if stopped or every[0][1]:
+            self.write(done, files())
+        if stopped:
+            raise Stopped(f"{told} is saved; the same command goes on from there.")
+
+    def write(self, done: Mapping[str, Any], files: Files) -> None:
+        """Write what is done."""
+        if self.folder is None:
+            return
+        began = time.monotonic()
+        write_run(self.folder, CHECKPOINT, {"job": job_digest(self.job), "done": done}, files)
+        self._written = time.monotonic()
+        self._took = self._written - began
+
+    def remove(self) -> None:
+        """The job is finished, and its result is kept elsewhere."""
+        if self.folder is not None and self.folder.is_dir():
+            remove_run(self.folder)
 
 
 class Saved(Protocol):
@@ -37,7 +144,7 @@ Known = TypeVar("Known")
 
 @dataclass(frozen=True)
 class Parts:
-    """The folder of a study of one kind, for one job."""
+    """The folder of a study of one kind, for one job: each part of it is a run of its own, made once."""
 
     folder: Path
     kind: str
@@ -72,7 +179,7 @@ class Parts:
         of files are pages that the system can take back.
         """
         place, stamp = self.folder / name, self.folder / f"{name}.job"
-        digest = _digest({**self.job, **(more or {})})
+        digest = job_digest({**self.job, **(more or {})})
 
         kept = None
         if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == digest:
@@ -90,8 +197,8 @@ class Parts:
 
     @contextmanager
     def keeping(self, name: str) -> Iterator[Path]:
-        """Where a part keeps its sums until the block ends, so that it goes on if it is killed; not those of others."""
-        place = self.folder / f"{name}.{_digest(self.job)[:12]}.checkpoint"
+        """Where a part keeps its unfinished work until the block ends; not that of other jobs."""
+        place = self.folder / f"{name}.{job_digest(self.job)[:12]}.checkpoint"
         for former in self.folder.glob(f"{name}.*.checkpoint"):
             if former != place:
                 remove_run(former)
@@ -112,11 +219,6 @@ class Parts:
         made.cache_clear()
         give_back()
         return found
-
-
-def _digest(job: Mapping[str, Any]) -> str:
-    """What tells one job from another."""
-    return hashlib.sha256(json.dumps(json_value(job), sort_keys=True).encode()).hexdigest()
 
 
 def read_finished(
@@ -141,7 +243,7 @@ def load_part(
 ) -> SavedPart:
     """A finished part of a study, if it is of this job."""
     stamp = folder / f"{name}.job"
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != _digest({**job, **(more or {})}):
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != job_digest({**job, **(more or {})}):
         raise QKPrismError(
             f"The study in {folder} is not finished: it has no {name} of this job. Start it there again."
         )
