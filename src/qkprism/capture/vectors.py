@@ -65,10 +65,10 @@ class Vectors:
     twin_query: Float[Tensor, "example *head d_head"] | None = None
     weight: Float[Tensor, " example"] | None = None
     group: Sequence[str | int] | None = None
-    positive_label: Int[Tensor, " example *positive_key"] | None = None
-    negative_label: Int[Tensor, " example *negative_key"] | None = None
-    positive_value: Int[Tensor, " example *positive_key"] | None = None
-    negative_value: Int[Tensor, " example *negative_key"] | None = None
+    positive_label: Int[Tensor, " example *positive_mark"] | None = None
+    negative_label: Int[Tensor, " example *negative_mark"] | None = None
+    positive_value: Int[Tensor, " example *positive_mark"] | None = None
+    negative_value: Int[Tensor, " example *negative_mark"] | None = None
 
     def __post_init__(self) -> None:
         for name in (one.name for one in fields(self) if one.name != "group"):
