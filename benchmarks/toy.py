@@ -25,11 +25,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from qkprism.toy.bank import deal
 from qkprism.toy.cells import Cell, paper_grid
-from qkprism.toy.draws import deal
-from qkprism.toy.protocols import PROTOCOLS
 from qkprism.toy.recovery import recover
-from qkprism.toy.stack import Stack, largest_rank
+from qkprism.toy.stack import PROTOCOLS, Stack, largest_rank
 from qkprism.toy.studying import study
 from qkprism.toy.task import Maps, ToyTask
 from qkprism.toy.training import train

@@ -7,7 +7,8 @@ from jaxtyping import install_import_hook
 
 LONG = ("intervene", "default_model", "studies", "pipeline", "study_filter", "extras", "validate", "planted_truth")
 
-install_import_hook("qkprism", "shapes.shapes_only")  # and it stays: the library imports its modules when they are wanted
+# it stays, because the library imports its modules when they are wanted
+install_import_hook("qkprism", "shapes.shapes_only")
 
 
 def pytest_collection_modifyitems(config, items):

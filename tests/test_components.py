@@ -16,13 +16,11 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.toy import Cell, ToyHead, ToyTask, train
-from qkprism.toy.contrasts import Sampling
-from qkprism.toy.gauge import rebased
-from qkprism.toy.protocols import Protocol
-from qkprism.toy.recipes import recipes_of
+from qkprism.toy.contrasts import Sampling, recipes_of
 from qkprism.toy.samples import draw_samples
+from qkprism.toy.stack import Protocol
 from qkprism.toy.task import stream
-from qkprism.toy.truth import logit_parts
+from qkprism.toy.truth import logit_parts, rebased
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 

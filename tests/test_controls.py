@@ -20,7 +20,7 @@ from qkprism.figures.theme import INK
 from qkprism.page.report import effects_report
 from qkprism.subspaces.conditions import layer_conditions
 from qkprism.subspaces.intervention import intervene_vectors
-from qkprism.toy.recipes import feature_only
+from qkprism.toy.contrasts import feature_only
 from test_planted_truth import attending
 
 SOURCE = Path(__file__).parent.parent / "src" / "qkprism"

@@ -4,12 +4,10 @@ import pytest
 import torch
 
 from qkprism import QKPrismError
-from qkprism.toy.bank import Embedding, Workspace, accuracies, fold, forward, gradients, losses
+from qkprism.toy.bank import Embedding, Workspace, accuracies, deal, draws_of, fold, forward, gradients, losses
 from qkprism.toy.cells import Cell, paper_grid, untrained
-from qkprism.toy.draws import deal, draws_of
-from qkprism.toy.protocols import PROTOCOLS, Protocol, adamw, protocol_named
 from qkprism.toy.samples import take
-from qkprism.toy.stack import Stack
+from qkprism.toy.stack import PROTOCOLS, Protocol, Stack, adamw, protocol_named
 from qkprism.toy.task import Samples, ToyTask
 from toy_oracle import loss_and_gradients, scores
 

@@ -6,12 +6,12 @@ import pytest
 
 from qkprism import QKPrismError
 from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_menu, rank_triangles
-from qkprism.figures.toy_interactions import interaction_grid
+from qkprism.figures.toy_heads import interaction_grid
 from qkprism.figures.toy_limits import rank_size_figure
 from qkprism.toy.cells import Cell, paper_grid, untrained
 from qkprism.toy.limits import RankAt
 from qkprism.toy.recovery import Recovery
-from qkprism.toy.scores import HeadScore
+from qkprism.toy.results import HeadScore
 from qkprism.toy.task import ToyTask
 from qkprism.toy.truth import interaction
 

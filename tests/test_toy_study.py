@@ -14,22 +14,20 @@ from qkprism.cli import main
 from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
 from qkprism.figures.toy import toy_figures
-from qkprism.figures.toy_swap_wall import swap_wall
 from qkprism.figures.toy_swaps import swap_bars
 from qkprism.page import toy as page
 from qkprism.page.toy import toy_report
 from qkprism.page.toy_claims import claims
 from qkprism.toy import Cell, Depth, Sampling, ToyTask, few_cells, study
 from qkprism.toy.cells import untrained
-from qkprism.toy.editable import Editable, draw_editable
-from qkprism.toy.gauge import basis_change, rebased
-from qkprism.toy.interventions import true_attention
+from qkprism.toy.contrasts import recipes_of
+from qkprism.toy.interventions import Editable, draw_editable, true_attention
 from qkprism.toy.limits import projector_error
 from qkprism.toy.portrait import Portrait
-from qkprism.toy.protocols import Protocol
-from qkprism.toy.recipes import recipes_of
 from qkprism.toy.samples import draw_samples, exchange
+from qkprism.toy.stack import Protocol
 from qkprism.toy.task import stream
+from qkprism.toy.truth import basis_change, rebased
 from toy_cells import JUDGED as CELLS
 
 
@@ -230,16 +228,16 @@ def test_clouds__keys_and_queries_of_one_vertex_lie_together(found):
 
 def test_figures_and_page__are_made_from_the_results_alone(found):
     figures = toy_figures(found)
-    assert len(figures) == 14
-    (before,) = [trace for trace in figures["staying"].data if trace.name == "no edit" and trace.xaxis == "x"]
-    room = rows(found.trained.swaps, target="z1", control="none", feature="z2")
-    continuous = [row.on_target for row in room if row.cell.task.variant == "continuous"]
+    assert len(figures) == 12
+    (before,) = [trace for trace in figures["truth"].data if trace.name == "no edit" and trace.xaxis == "x"]
+    room = rows(found.trained.swaps, target="given", control="none", feature="z1")
+    continuous = [row.off_truth for row in room if row.cell.task.variant == "continuous"]
     assert before.y[0] == pytest.approx(mean(continuous))
     bars = swap_bars(found.trained.swaps, CELLS[:1], method="contrast")
     (none,) = rows(found.trained.swaps, target="given", control="none", feature="z1+z2", cell=CELLS[0])
     assert bars.data[0].y[0] == none.on_original
     text = toy_report(found, figures)
-    assert text.count("plotly-graph-div") == 14
+    assert text.count("plotly-graph-div") == 12
     assert "https://cdn" not in text.split("<body>")[1]
     told = claims(found)
     assert all(escape(claim.paper) in text and escape(claim.run) in text for claim in told)
@@ -262,13 +260,12 @@ def test_figures_and_page__leave_out_what_was_not_measured(found):
     bare = less(found.trained, lambda _: True, ("recovered",))
     without = replace(found, trained=bare, rebased=bare)
     figures = toy_figures(without)
-    assert everything - figures.keys() == {"swaps", "all_swaps", "matched", "staying", "truth", "parts"}
+    assert everything - figures.keys() == {"swaps", "matched", "truth", "parts"}
     assert toy_report(without, figures).count("plotly-graph-div") == len(figures)
     no_draws = less(
         found.trained, lambda row: getattr(row, "control", "") not in ("gaussian", "permuted", "keys", "pca")
     )
     assert len(swap_bars(no_draws.swaps, CELLS[:1]).data[0].x) == 4
-    assert len(swap_wall(no_draws.swaps).data[0].y) == 4
 
 
 def verdicts(study):
@@ -326,7 +323,7 @@ def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, c
             assert "no .png" in told.out
     assert [cell.d_head for cell in asked["cells"]] == [8] * 10
     assert (tmp_path / "run" / "report.html").stat().st_size > 10**6
-    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 14
+    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 12
 
 
 def test_command__refuses_the_papers_training_of_a_quick_look(monkeypatch, capsys):

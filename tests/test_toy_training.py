@@ -11,12 +11,10 @@ from qkprism.runs import read_run, write_run
 from qkprism.toy import studying
 from qkprism.toy.cells import Cell, few_cells, paper_grid, untrained
 from qkprism.toy.contrasts import Sampling
-from qkprism.toy.loading import load_study
 from qkprism.toy.portrait import Depth
-from qkprism.toy.protocols import Protocol
-from qkprism.toy.stack import Stack
+from qkprism.toy.stack import Protocol, Stack
 from qkprism.toy.store import load_heads
-from qkprism.toy.studying import study
+from qkprism.toy.studying import load_study, study
 from qkprism.toy.task import ToyTask
 from qkprism.toy.training import train
 

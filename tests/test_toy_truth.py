@@ -6,7 +6,7 @@ import torch
 from qkprism import QKPrismError
 from qkprism.toy.ceiling import dot_product_ceiling
 from qkprism.toy.cells import Cell, untrained
-from qkprism.toy.contrasts import Sampling, contrast_vectors, decompose_heads, stacked_moments
+from qkprism.toy.contrasts import Sampling, contrast_vectors, decompose_heads, stacked
 from qkprism.toy.recovery import recover
 from qkprism.toy.samples import draw_samples, exchange
 from qkprism.toy.store import load_heads
@@ -56,12 +56,12 @@ def test_expected_covariance__is_the_limit_of_the_sampled_one(negatives):
             assert (features[latent, f"L0H{i}"].covariance - truth).norm() < 0.2 * truth.norm()
 
 
-def test_stacked_moments__are_those_of_each_head():
+def test_stacked__moments_are_those_of_each_head():
     vectors = [contrast_vectors(untrained(cell), "z1", Sampling(n=600)) for cell in CELLS]
-    stacked = stacked_moments(vectors).tensors()
-    for i, own in enumerate(vectors):
-        for name, alone in own.moments().tensors().items():
-            both = stacked[name]
+    together = stacked(vectors).moments().tensors()
+    for i, one in enumerate(vectors):
+        for name, alone in one.moments().tensors().items():
+            both = together[name]
             if "d_head" in name or both.shape != alone.shape:
                 axis = next(a for a, (x, y) in enumerate(zip(both.shape, alone.shape, strict=True)) if x != y)
                 both = both.narrow(axis, i, 1)

@@ -71,7 +71,7 @@ class Sample:
     """Queries and keys of one head at some tokens, without rotation and less their means, and its directions there."""
 
     directions: MatchDirections
-    query: Float64[Tensor, "token d_head"]
+    query: Float64[Tensor, "query d_head"]
     key: Float64[Tensor, "token d_head"]
     token: Int64[Tensor, " token"]
 
@@ -153,7 +153,7 @@ def components(
 
 
 def agreement(
-    ours: Forms, theirs: Forms, query: Float64[Tensor, "token d_head"], key: Float64[Tensor, "token d_head"]
+    ours: Forms, theirs: Forms, query: Float64[Tensor, "query d_head"], key: Float64[Tensor, "token d_head"]
 ) -> Float64[Tensor, " direction"]:
     """For each of our directions how well the best of theirs goes with it, on both sides and with one sign."""
     x = _correlations(query @ ours.query.mT, query @ theirs.query.mT)

@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from qkprism.figures.toy_clouds import cloud_figure
-from qkprism.figures.toy_gauge import gauge_figure
 from qkprism.figures.toy_grid import accuracy_grid, rank_menu
-from qkprism.figures.toy_interactions import interaction_grid
+from qkprism.figures.toy_heads import cloud_figure, interaction_grid
 from qkprism.figures.toy_limits import limit_figure, rank_size_figure
 from qkprism.figures.toy_panels import kind_of
-from qkprism.figures.toy_parts import part_figure
-from qkprism.figures.toy_swap_wall import swap_wall
-from qkprism.figures.toy_swaps import matched_figure, staying_figure, swap_bars, truth_figure
+from qkprism.figures.toy_swaps import gauge_figure, matched_figure, part_figure, swap_bars, truth_figure
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
@@ -37,9 +33,7 @@ def toy_figures(study: Study) -> dict[str, go.Figure]:
     if swaps := study.trained.swaps:
         found |= {
             "swaps": swap_bars(swaps, cells),
-            "all_swaps": swap_wall(swaps, seed=seed),
             "matched": matched_figure(swaps),
-            "staying": staying_figure(swaps),
             "truth": truth_figure(swaps),
         }
     if study.trained.parts:

@@ -19,7 +19,7 @@ from qkprism.figures.toy_panels import RULES, by_kind, finish_panels, kind_title
 
 if TYPE_CHECKING:
     from qkprism.toy.recovery import Recovery, Rule
-    from qkprism.toy.scores import HeadScore
+    from qkprism.toy.results import HeadScore
 
 CLASSES = ("exact", "1 too few", "2 too few", "3 or more too few", "too many")
 COLORS = (DIVERGING[8], DIVERGING[4], DIVERGING[3], DIVERGING[1], "#E69F00")

@@ -118,7 +118,8 @@ def _read(model: Model, shift: int) -> dict[int, AttentionCall]:
     count = torch.arange(text["input_ids"].shape[1], device=model.device).expand_as(text["input_ids"]) + shift
 
     def visit(call: AttentionCall) -> None:
-        found[call.layer] = replace(call, query=call.query[:, :, :5].clone(), key=call.key[:, :, :5].clone())
+        few = {name: getattr(call, name)[:, :, :5].clone() for name in ("query", "key", "value")}
+        found[call.layer] = replace(call, **few)
 
     model.run(text["input_ids"], text["attention_mask"], visit, position_ids=count)
     return found

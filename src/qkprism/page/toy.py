@@ -46,7 +46,7 @@ _SECTIONS = (
         "If the subspaces are right, exchanging two keys' coordinates in them must move the attention from one token "
         "to the other. Swapping both does. But does the swap of one latent do what exchanging that latent does? Here "
         "the exchange can really be made.",
-        ("swaps", "matched", "staying", "truth"),
+        ("swaps", "matched", "truth"),
     ),
     (
         "Attributions",
@@ -65,7 +65,6 @@ _SECTIONS = (
         ("interactions",),
     ),
     ("Limits", "Latents that correlate in the data, and few examples.", ("limits",)),
-    ("Appendix", "Every head of the grid.", ("all_swaps",)),
 )
 
 

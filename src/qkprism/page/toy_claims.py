@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from qkprism.page.toy_edit_claims import EDIT_CLAIMS
 from qkprism.page.toy_verdicts import ToyClaim, below, judged, new
-from qkprism.toy.summary import average
+from qkprism.toy.results import average
 
 if TYPE_CHECKING:
-    from qkprism.toy.results import Study
-    from qkprism.toy.scores import HeadScore
+    from qkprism.toy.results import HeadScore, Study
 
 NINETY_NINE = 0.985  # 99%, to half a point
 AT_CEILING = 0.02

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from qkprism.page.toy_verdicts import ToyClaim, below, judged, new
-from qkprism.toy.summary import average
+from qkprism.toy.results import average
 
 if TYPE_CHECKING:
     from qkprism.toy.interventions import Swap

@@ -5,10 +5,9 @@ found = qk.toy.study("runs/toy")
 
 from qkprism.toy.cells import Cell, ToyHead, few_cells, paper_grid
 from qkprism.toy.contrasts import Sampling, decompose_heads
-from qkprism.toy.loading import load_study
 from qkprism.toy.portrait import Depth
 from qkprism.toy.results import Study
-from qkprism.toy.studying import study
+from qkprism.toy.studying import load_study, study
 from qkprism.toy.task import ToyTask
 from qkprism.toy.training import train
 

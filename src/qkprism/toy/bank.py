@@ -9,6 +9,9 @@ E = [A1 A2 Ay sigma I]. With E folded into the weights every head sees the same 
 No key and no value is ever formed. What is done with the T tokens of a sample are products of its u [entry, token]
 with the c of all heads [cell, entry]: matrices where one head alone has vectors. The noise is one more block of u,
 exact and shared like the rest. Ranks below the largest have zero columns in E. The gradients go the same way back.
+
+The draws of a batch are shared by every cell of a bank: each takes the first coordinates of the same latents, and
+discrete latents are the signs of the continuous ones. A draw depends on its key alone.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
-from qkprism.toy.task import Maps
+from qkprism.toy.samples import to_variant
+from qkprism.toy.task import Maps, ToyTask, Variant, stream
 
 
 @dataclass(frozen=True)
@@ -173,3 +177,39 @@ def gradients(weights: Weights, embedding: Embedding, draws: Draws, space: Works
 def _through_softmax(gradient: Tensor, attention: Tensor) -> Tensor:
     """a * (g - a.g): the gradient by the logits from that by the attention."""
     return torch.ops.aten._softmax_backward_data(gradient, attention, -1, attention.dtype)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Gaussian latents of the largest rank, payloads and noise of a batch."""
+
+    latents: Float[Tensor, "sample token factor rank"]
+    payload: Float[Tensor, "sample token payload"]
+    noise: Float[Tensor, "sample token width"]
+    query_noise: Float[Tensor, "sample width"]
+    original: Int[Tensor, " sample"]
+
+
+def deal(task: ToyTask, rank: int, n: int, *key: int | str) -> Deal:
+    """A batch of n samples for all tasks of one size with ranks up to `rank`."""
+    of_latents, of_rest = stream("latents", *key), stream("rest", *key)
+    # rank first: a larger bank only adds rows
+    latents = torch.randn(rank, 2, n, task.tokens, generator=of_latents).permute(2, 3, 1, 0)
+    payload = torch.randint(task.payloads, (n, task.tokens), generator=of_rest)
+    return Deal(
+        latents=latents,
+        payload=one_hot(payload, task.payloads).float(),
+        noise=torch.randn(n, task.tokens, task.width, generator=of_rest),
+        query_noise=torch.randn(n, task.width, generator=of_rest),
+        original=torch.randint(task.tokens, (n,), generator=of_rest),
+    )
+
+
+def draws_of(dealt: Deal, variant: Variant, rank: int) -> Draws:
+    """The batch as cells of one variant with ranks up to `rank` see it."""
+    latents = to_variant(variant, dealt.latents[..., :rank]).flatten(2)
+    row = torch.arange(len(dealt.original))
+    by_token = torch.cat([latents, dealt.payload, dealt.noise], 2)
+    selector = torch.cat([latents[row, dealt.original], dealt.query_noise], 1)
+    answer = dealt.payload[row, dealt.original].argmax(1)
+    return Draws(by_token.mT.contiguous(), by_token, selector, answer)

@@ -6,29 +6,125 @@ and after a true exchange of the same latents:
 
     l_o += q.W_K A_f (z_t - z_o) / sqrt(d_head),   l_t -= the same
 
-All logits but two stay, so a row is three numbers: original, target and the rest.
+All logits but two stay, so two tokens are drawn whole, and of all others their logits. Tokens are drawn alike, so the
+original may always be token 0 and the target token 1. The noise of the others meets the query in one Gaussian number
+each, and so do Gaussian latents, which saves most of the drawing:
+
+    l_i = (A1 z1_i + A2 z2_i + Ay e(y_i)).u + sigma |u| xi_i        u = W_K^T q
+        = Ay e(y_i).u + (|A^T u|^2 + sigma^2 |u|^2)^(1/2) xi_i      continuous
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import Condition
+from qkprism.core.rows import Logits, Places, Row, after_key_edit, read_row
 from qkprism.heads import Head
 from qkprism.subspaces.conditions import Conditions
-from qkprism.subspaces.intervention import key_changes
+from qkprism.subspaces.intervention import Attending, EditRows, key_changes
 from qkprism.toy.cells import Cell, ToyHead
-from qkprism.toy.editable import Editable, Target, draw_editable
-from qkprism.toy.recipes import feature_only, only
-from qkprism.toy.samples import LATENTS
-from qkprism.toy.task import stream
+from qkprism.toy.contrasts import feature_only, only
+from qkprism.toy.samples import LATENTS, Latent, differ_in_sign, draw_signs, take
+from qkprism.toy.task import Maps, Samples, ToyTask, stream
 from qkprism.toy.truth import true_keys
+
+Target = Literal["given", "z1", "z2"]
+PAIR = 2
+
+
+@dataclass(frozen=True)
+class Editable:
+    """Attention rows of one head, and by how much the latents of original and target differ."""
+
+    scene: EditRows
+    moved: Mapping[Latent, Float[Tensor, "sample latent_rank"]]
+
+    @cached_property
+    def before(self) -> Row:
+        """The rows as they are."""
+        return read_row(self.scene.logits.final, self.scene.places, self.scene.logits.sink)
+
+    def attention(
+        self, change: Float64[Tensor, "change sample"]
+    ) -> tuple[Float64[Tensor, "change sample"], Float64[Tensor, "change sample"]]:
+        """The attention on original and target after logits of the original grew and of the target fell by so much."""
+        change = change[:, :, None]
+        after = after_key_edit(self.scene.logits, self.scene.places, self.before, (change, -change))
+        on_original, on_target = after.attention()
+        return on_original[..., 0], on_target[..., 0]
+
+    def __len__(self) -> int:
+        return len(self.scene.query)
+
+    @classmethod
+    def of(cls, head: ToyHead, samples: Samples) -> Editable:
+        """The rows of samples that are there already."""
+        vectors = Attending(head.queries(samples), head.keys(samples), samples.original, samples.target)
+        latents = {latent: getattr(samples, latent) for latent in LATENTS}
+        moved = {name: take(z, samples.target) - take(z, samples.original) for name, z in latents.items()}
+        return cls(vectors.scene(slice(None), head.cell.d_head**-0.5), moved)
+
+
+def draw_editable(head: ToyHead, target: Target, n: int, random: torch.Generator) -> Editable:
+    """Rows as `draw_samples` would give them; `target` names the one latent in which the target differs."""
+    task, maps = head.cell.task, head.maps
+    z1, z2 = _pair(task, target, n, random)
+    both, noise = torch.cat([z1, z2], -1), torch.randn(n, PAIR + 1, task.width, generator=random)
+    payload = torch.randint(task.payloads, (n, task.tokens), generator=random)
+    query = (both[:, 0] @ maps.query.mT + maps.noise * noise[:, PAIR]) @ head.query.mT
+    pair = both @ maps.key.mT + maps.payload.mT[payload[:, :PAIR]] + maps.noise * noise[:, :PAIR]
+    key = pair @ head.key.mT
+    others = _others(task, maps, query @ head.key, payload[:, PAIR:], random)
+    scene = _scene(query, key, torch.cat([_meet(key, query), others], 1), head.cell.d_head**-0.5)
+    return Editable(scene, {"z1": z1[:, 1] - z1[:, 0], "z2": z2[:, 1] - z2[:, 0]})
+
+
+def _pair(task: ToyTask, target: Target, n: int, random: torch.Generator) -> list[Tensor]:
+    """z1 and z2 of original and target; a matched target differs in its latent and in nothing else."""
+    found = [_latents(task, (n, PAIR, rank), random) for rank in task.ranks]
+    if target != "given":
+        moved, held = found if target == "z1" else found[::-1]
+        held[:, 1] = held[:, 0]
+        differ_in_sign(moved[:, 1], moved[:, 0], random)
+    return found
+
+
+def _latents(task: ToyTask, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
+    return draw_signs(shape, random) if task.variant == "discrete" else torch.randn(shape, generator=random)
+
+
+def _others(
+    task: ToyTask, maps: Maps, met: Float[Tensor, "sample width"], payload: Tensor, random: torch.Generator
+) -> Float[Tensor, "sample other"]:
+    """The logits of all other tokens, which the query meets in u = `met`."""
+    named, spread = met @ maps.key, maps.noise * met.norm(dim=1, keepdim=True)
+    if task.variant == "continuous":
+        spread = torch.hypot(spread, named.norm(dim=1, keepdim=True))
+    logits = spread * torch.randn(payload.shape, generator=random) + (met @ maps.payload).gather(1, payload)
+    if task.variant == "discrete":
+        logits += _meet(draw_signs((*payload.shape, named.shape[1]), random), named)
+    return logits
+
+
+def _meet(tokens: Float[Tensor, "sample token d"], vector: Float[Tensor, "sample d"]) -> Float[Tensor, "sample token"]:
+    return (tokens @ vector[:, :, None])[..., 0]
+
+
+def _scene(query: Tensor, key: Tensor, logits: Tensor, scaling: float) -> EditRows:
+    product = logits[:, None].double() * scaling
+    first = torch.zeros(len(query), dtype=torch.long)
+    places = Places(first, first + 1, torch.ones(logits.shape, dtype=torch.bool))
+    return EditRows(Logits.of(product, product), places, query[:, None].double(), key[:, None].double(), scaling)
+
 
 BOTH = "z1+z2"
 MOVED = (*LATENTS, BOTH)

@@ -22,11 +22,10 @@ from qkprism.core.rank import THRESHOLD, energy_rank, leading_run
 from qkprism.heads import Head
 from qkprism.subspaces.conditions import PROJECTING, Conditions
 from qkprism.toy.cells import Cell, ToyHead
-from qkprism.toy.contrasts import Sampling
-from qkprism.toy.cores import one_core_each
+from qkprism.toy.contrasts import Recipes, Sampling, recipes_of
 from qkprism.toy.interventions import feature_condition
-from qkprism.toy.recipes import Recipes, recipes_of
 from qkprism.toy.samples import LATENTS, Latent
+from qkprism.toy.stack import one_core_each
 from qkprism.toy.truth import true_keys, true_queries
 
 CORRELATIONS = (0.0, 0.5, 0.9)

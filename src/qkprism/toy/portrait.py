@@ -1,6 +1,9 @@
 """What the library finds in some heads, all from one decomposition: ranks and subspaces, swaps, attributions.
 
-Heads are taken a few at a time, side by side on the cores of the machine.
+Heads are taken a few at a time, side by side on the cores of the machine. Attributions are held against the true part
+of a latent in q.k, which is q.W_K A_f z_f: errors and sizes are means of absolute values, in the logits of the softmax.
+The library's features are split in the contrast and in the raw metric, the paper's in its own way: one after the other,
+in the raw metric. In a superposed head features may have no joint projectors: its oblique split is nan.
 """
 
 from __future__ import annotations
@@ -8,15 +11,67 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import nan
 
+from qkprism.core.feature import Feature
+from qkprism.core.projectors import joint_projectors
+from qkprism.core.splitting import Split, split_of
 from qkprism.errors import QKPrismError
-from qkprism.toy.attributions import PartError, part_errors
-from qkprism.toy.cells import ToyHead
-from qkprism.toy.contrasts import Sampling
-from qkprism.toy.cores import one_core_each
+from qkprism.toy.cells import Cell, ToyHead
+from qkprism.toy.contrasts import RecipeName, Recipes, Sampling, only, recipes_of
 from qkprism.toy.interventions import Swap, swaps
-from qkprism.toy.recipes import only, recipes_of
 from qkprism.toy.recovery import Recovery, recovered
+from qkprism.toy.samples import LATENTS, Latent, draw_samples
+from qkprism.toy.stack import one_core_each
+from qkprism.toy.task import stream
+from qkprism.toy.truth import logit_parts
+
+SPLITS: tuple[tuple[RecipeName, str], ...] = (
+    ("contrast", "oblique"),
+    ("contrast", "sequential"),
+    ("contrast", "shapley"),
+    ("raw", "oblique"),
+    ("raw", "shapley"),
+    ("paper", "sequential"),
+)
+PAIRS = 256  # samples of 16 tokens
+
+
+@dataclass(frozen=True)
+class PartError:
+    """How far the part that a split gives a latent is from the true one; `metric` is `paper` for its own features."""
+
+    cell: Cell
+    latent: Latent
+    metric: RecipeName
+    split: str
+    error: float
+    size: float
+
+    @property
+    def share(self) -> float:
+        """The error relative to the size of the true part."""
+        return self.error / self.size
+
+
+def part_errors(head: ToyHead, recipes: Recipes, number: int) -> list[PartError]:
+    """The parts of every split beside the true ones."""
+    samples, scaling = draw_samples(head.cell.task, PAIRS, stream("parts", repr(head.cell))), head.cell.d_head**-0.5
+    query, key = head.queries(samples), head.keys(samples)
+    true = {name: part * scaling for name, part in logit_parts(head, samples).items()}
+    rows = []
+    for metric, split in SPLITS:
+        found = _split(recipes.features(number, metric), split)
+        parts = {} if found is None else dict(zip(found.names, found.parts(query, key, scaling), strict=True))
+        for latent in LATENTS:
+            error = float((parts[latent] - true[latent]).abs().mean()) if parts else nan
+            rows.append(PartError(head.cell, latent, metric, split, error, float(true[latent].abs().mean())))
+    return rows
+
+
+def _split(features: Sequence[Feature], method: str) -> Split | None:
+    return None if method == "oblique" and joint_projectors(features).subspaces is None else split_of(features, method)
+
 
 KINDS = ("recovered", "swaps", "parts")
 SWAPS, QUICK_SWAPS = 51_200, 4096

@@ -2,22 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qkprism.toy.attributions import PartError
+from qkprism.toy.ceiling import bayes_ceiling, dot_product_ceiling
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.clouds import Point
 from qkprism.toy.interventions import Swap
 from qkprism.toy.limits import Limit, RankAt
-from qkprism.toy.portrait import Portrait
+from qkprism.toy.portrait import PartError, Portrait
 from qkprism.toy.recovery import Recovery, Rule
-from qkprism.toy.scores import HeadScore
+from qkprism.toy.task import DEFAULT
 from qkprism.toy.truth import Interaction, interaction
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """A head's accuracy beside the ceiling of its task and that of a dot product, and its interactions as numbers."""
+
+    cell: Cell
+    accuracy: float
+    ceiling: float
+    dot_product_ceiling: float
+    loss: float
+    steps: int
+    diagonal: float
+    within: float
+    across: float
+    symmetry: float
+    dimensions: float
+    crowding: float
+
+    @classmethod
+    def of(cls, head: ToyHead) -> HeadScore:
+        found, task = interaction(head), head.cell.task
+        ceilings = bayes_ceiling(task), dot_product_ceiling(task, head.cell.d_head)
+        numbers = {name: value for name, value in _values(found).items() if name != "matrix"}
+        return cls(head.cell, head.accuracy, *ceilings, head.loss, head.steps, **numbers)
+
+
+ROOM = ("below", "equal", "above")  # r1 + r2, compared with d_head
+HeadKind = tuple[str, str, int, int]
+
+
+def summarise(study: Study) -> list[dict[str, Any]]:
+    """A row for every kind of head: accuracy, exact ranks and errors of the swap of z1, before and after `rebased`."""
+    scores, several = study.scores(), any(cell.task.setting for cell in study.heads)
+    return [
+        {
+            **({"preset": kind[0] or DEFAULT} if several else {}),
+            "variant": kind[1],
+            "d_head": kind[2],
+            "room": ROOM[kind[3]],
+            **_accuracy([score for score in scores if _kind(score.cell) == kind]),
+            "ranks": _exact(study.trained, kind, "balanced"),
+            "ranks_rebased": _exact(study.rebased, kind, "balanced"),
+            "paper_ranks": _exact(study.trained, kind, "energy"),
+            "paper_ranks_rebased": _exact(study.rebased, kind, "energy"),
+            "swap_error": _off(study.trained, kind, "contrast"),
+            "swap_error_rebased": _off(study.rebased, kind, "contrast"),
+            "paper_swap_error": _off(study.trained, kind, "raw"),
+            "paper_swap_error_rebased": _off(study.rebased, kind, "raw"),
+        }
+        for kind in sorted({_kind(cell) for cell in study.heads})
+    ]
+
+
+def _kind(cell: Cell) -> HeadKind:
+    over = sum(cell.task.ranks) - cell.d_head
+    return cell.task.setting, cell.task.variant, cell.d_head, (over >= 0) + (over > 0)
+
+
+def _accuracy(scores: Sequence[HeadScore]) -> dict[str, float]:
+    means = {name: average(getattr(score, name) for score in scores) for name in ("accuracy", "ceiling")}
+    return {"heads": len(scores), **means}
+
+
+def _exact(portrait: Portrait, kind: HeadKind, rule: str) -> str:
+    hits = [getattr(row, rule) == row.true for row in portrait.recovered if _kind(row.cell) == kind]
+    return f"{sum(hits)}/{len(hits)}"
+
+
+def _off(portrait: Portrait, kind: HeadKind, method: str) -> float:
+    wanted = ("given", "feature", method, "z1")
+    return average(
+        row.off_truth
+        for row in portrait.swaps
+        if _kind(row.cell) == kind and (row.target, row.control, row.method, row.feature) == wanted
+    )
+
+
+def average(values: Iterable[float]) -> float:
+    """The mean of what is known; nan if nothing is."""
+    known = [value for value in values if value == value]
+    return sum(known) / len(known) if known else float("nan")
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,8 +130,6 @@ class Study:
     def summary(self) -> pd.DataFrame:
         """A row for every kind of head: variant, d_head, and r1 + r2 below, equal to or above it."""
         import pandas as pd
-
-        from qkprism.toy.summary import summarise
 
         return pd.DataFrame(summarise(self))
 

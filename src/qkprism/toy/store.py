@@ -13,7 +13,7 @@ from torch import Tensor
 from qkprism.errors import QKPrismError
 from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
 from qkprism.toy.cells import Cell, ToyHead
-from qkprism.toy.protocols import Protocol
+from qkprism.toy.stack import Protocol
 from qkprism.toy.task import Maps
 
 KIND = "toy-heads"

@@ -20,11 +20,9 @@ from torch import Tensor
 
 from qkprism.errors import QKPrismError
 from qkprism.store import Unfinished
+from qkprism.toy.bank import Deal, deal
 from qkprism.toy.cells import Cell, ToyHead
-from qkprism.toy.cores import one_core_each
-from qkprism.toy.draws import Deal, deal
-from qkprism.toy.protocols import Protocol, protocol_named
-from qkprism.toy.stack import Stack, evaluate, largest_rank
+from qkprism.toy.stack import Protocol, Stack, evaluate, largest_rank, one_core_each, protocol_named
 from qkprism.toy.store import Store
 
 TrainedHeads = Mapping[Cell, ToyHead]

@@ -3,11 +3,13 @@
 keys of z_f lie along W_K A_f, queries along W_Q B_f
 dC_f = g W_Q B_f A_f^T W_K^T          g = 1 for negatives drawn anew, 2^r / (2^r - 1) for signs that must differ
 G = B^T W_Q^T W_K A                   q.k = z_q^T G z_k, but for payload and noise
+
+W_Q -> A^T W_Q,  W_K -> A^-1 W_K leaves every logit as it was: a result that changes with it is about coordinates.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Float64
@@ -16,7 +18,7 @@ from torch import Tensor
 from qkprism.capture.vectors import Vectors
 from qkprism.toy.cells import ToyHead
 from qkprism.toy.samples import LATENTS, Latent, Negatives
-from qkprism.toy.task import Samples
+from qkprism.toy.task import Samples, stream
 
 
 def true_keys(head: ToyHead, latent: Latent) -> Float[Tensor, "d_head latent_rank"]:
@@ -108,3 +110,25 @@ def interaction(head: ToyHead) -> Interaction:
         dimensions=float(dimensions),
         crowding=float(len(g) / dimensions),
     )
+
+
+CONDITION = 30.0
+
+
+def basis_change(
+    d_head: int, random: torch.Generator, condition: float = CONDITION
+) -> Float64[Tensor, "d_head d_head"]:
+    """A random A with this condition number, its singular values evenly spread in the logarithm."""
+    left, right = (
+        torch.linalg.qr(torch.randn(d_head, d_head, generator=random, dtype=torch.float64))[0] for _ in range(2)
+    )
+    spread = condition ** -torch.linspace(-0.5, 0.5, d_head, dtype=torch.float64)
+    return left @ torch.diag(spread) @ right
+
+
+def rebased(head: ToyHead, condition: float = CONDITION) -> ToyHead:
+    """The head after a random change of basis."""
+    change = basis_change(head.cell.d_head, stream("gauge", repr(head.cell)), condition)
+    query = (change.mT @ head.query.double()).to(head.query)
+    key = torch.linalg.solve(change, head.key.double()).to(head.key)
+    return replace(head, query=query, key=key)
