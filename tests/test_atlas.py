@@ -347,8 +347,11 @@ def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
         assert edge.height == pytest.approx(float(row.logits[edge.key] - row.logits[seen].mean()))
         assert edge.lead == pytest.approx(float(row.logits[edge.key] - row.logits[edge.rival]))
         assert edge.decides == max(edge.shares, key=lambda part: edge.shares[part] * (1 if edge.height >= 0 else -1))
-        assert f"{edge.shares[edge.decides]:+.1f} of the {abs(edge.height):.1f} logits" in edge.sentence
-        assert (f"by {abs(edge.lead):.1f}: " in edge.sentence) == (abs(edge.lead) >= EVEN)
+        side = "above" if edge.height >= 0 else "below"
+        said = f": {edge.shares[edge.decides]:+.1f} of {abs(edge.height):.1f} logits {side} the mean token"
+        assert said in edge.sentence
+        assert len(edge.sentence.split()) <= 45
+        assert (f"by {abs(edge.lead):.1f}, chiefly by " in edge.sentence) == (abs(edge.lead) >= EVEN)
         assert f"({edge.attention:.2f})" in edge.sentence
         assert edge.sentence == sentence_of(edge, found.tokens)
         assert edge == edge_of(row, edge.query, edge.key, found.tokens)

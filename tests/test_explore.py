@@ -188,7 +188,7 @@ def test_opening__makes_the_atlas_once(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_runs__name_parts_in_heads_that_are_not_in_the_list_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model, atlas = explained()
     features = qk.decompose(model, contrast(40), rank=2, progress=False)
-    monkeypatch.setattr("qkprism.atlas.naming.SIGNIFICANT", 2.0)  # random weights have no feature
+    monkeypatch.setattr("qkprism.subspaces.spaces.held_rank", lambda feature: feature.rank)  # random weights have none
     monkeypatch.setattr(desk_module, "HEADS_TOLD", 1)
     made = Desk(lambda: model, runs={"boxes": opened("boxes", features)})
     made._model, made._atlas, made.stage = model, atlas, "ready"

@@ -88,7 +88,13 @@ FLOORS = [
         "results.interaction",
     ],
     ["subspaces.modulation"],
-    ["subspaces.conditions", "subspaces.intervention", "subspaces.separation", "subspaces.crossing"],
+    [
+        "subspaces.conditions",
+        "subspaces.spaces",
+        "subspaces.intervention",
+        "subspaces.separation",
+        "subspaces.crossing",
+    ],
     ["capture.sites", "capture.source", "capture.vectors"],
     [
         "toy.task",

@@ -10,6 +10,7 @@ import qkprism as qk
 from qkprism.atlas import naming
 from qkprism.core.projectors import span_projector
 from qkprism.core.row_split import REST
+from qkprism.subspaces import spaces
 from test_atlas import WORDS, surveyed, wrapped
 from test_pipeline import contrast
 from tiny import one_thread  # noqa: F401
@@ -29,7 +30,7 @@ def found(seed, rope="post"):
 @pytest.fixture(autouse=True)
 def all_hold(monkeypatch):
     """Random heads have no significant features; the laws are about those that are offered."""
-    monkeypatch.setattr(naming, "_holds", lambda _: True)
+    monkeypatch.setattr(spaces, "held_rank", lambda feature: feature.rank)
 
 
 def explained(features, **options):
@@ -62,8 +63,8 @@ def test_named__is_the_oblique_part_of_attribute_less_the_means():
 def test_named__a_run_alone_needs_no_name_and_no_run_takes_the_place_of_another(tmp_path):
     first, second = found(0).save(tmp_path / "x" / "run"), found(7).save(tmp_path / "y" / "run")
     assert [*explained(first).rows[qk.Head(0, 1)].terms][4:] == ["one", "two", REST]
-    both = explained([first, second]).rows[qk.Head(0, 1)].terms
-    assert {*both} >= {"run: one", "run: two", "run 2: one", "run 2: two"}
+    row = explained([first, second]).rows[qk.Head(0, 1)]
+    assert row.tried == ("run: one", "run: two", "run 2: one", "run 2: two")
 
 
 def test_named__features_of_another_model_are_refused():
@@ -80,13 +81,52 @@ def test_named__no_contrast_is_called_what_a_part_is_called(name):
 def test_named__features_of_several_runs_share_their_joint_span():
     first, second = found(0), found(7)
     head = qk.Head.parse("L1H2")
-    forms = naming.named_forms({"a": first, "b": second}, [head])[head]
-    assert set(forms.names) == {"a: one", "a: two", "b: one", "b: two"}
-    columns = [naming._columns(first.joint(head)[name]) for name in ("one", "two")]
-    columns += [naming._columns(second.joint(head)[name]) for name in ("one", "two")]
-    torch.testing.assert_close(forms.forms.sum(0), naming._span(columns), atol=1e-8, rtol=1e-6)
+    tried = naming.named_forms({"a": first, "b": second}, [head])[head]
+    assert tried.names == ("a: one", "a: two", "b: one", "b: two")
+    columns = [spaces.basis_of(first.joint(head)[name]) for name in ("one", "two")]
+    columns += [spaces.basis_of(second.joint(head)[name]) for name in ("one", "two")]
+    shared = tried._shared()
+    torch.testing.assert_close(shared.forms.sum(0), naming._span(columns), atol=3e-3, rtol=1e-3)  # kept in half
     alone = naming._share([columns[0], columns[0]], 0)  # the same twice: half each
     torch.testing.assert_close(alone, naming._span(columns[:1]) / 2, atol=1e-9, rtol=0)
+
+
+def test_stands_out__is_above_all_draws_and_by_more_than_any_feature_by_chance():
+    own, null = torch.tensor([3.0]), torch.tensor([[1.0, 2.9]])
+    assert naming.stands_out(own, null).tolist() == [True]
+    assert naming.stands_out(torch.tensor([2.8]), null).tolist() == [False]
+    # the second feature's draw stands out of its others by 2: what stands out less than that may be chance
+    both = torch.tensor([[1.0, 2.9], [1.0, 2.0]])
+    assert naming.stands_out(torch.tensor([3.0, 0.5]), both).tolist() == [False, False]
+    assert naming.stands_out(torch.tensor([7.0, 0.5]), both).tolist() == [True, False]
+    scaled = naming.stands_out(torch.tensor([7.0, 50.0]), both * torch.tensor([[1.0], [100.0]]))
+    assert scaled.tolist() == [True, False]  # however large a feature is by itself
+
+
+def test_stands_out__null_data_seldom_does_however_many_features():
+    gen = torch.Generator().manual_seed(0)
+    for features in (1, 30):
+        worlds = torch.randn(2000, features, 8, generator=gen, dtype=torch.float64).square()
+        passed = sum(bool(naming.stands_out(one[:, 0], one[:, 1:]).any()) for one in worlds)
+        assert passed < 2000 * (1 / 8 + 0.03), features
+
+
+def test_spaces__are_kept_for_every_head_and_loaded_again(tmp_path):
+    features = found(0)
+    every = spaces.Spaces.of(features)
+    again = spaces.Spaces.load(every.save(tmp_path / "spaces"))
+    parts = spaces.Spaces.joined(*(spaces.Spaces.of(features, [head]) for head in features.heads))
+    for head in features.heads:
+        of_head = dict(every.of_head(head))
+        assert [*of_head] == ["one", "two"]
+        for other in (again, parts):
+            for name, bases in other.of_head(head):
+                assert all(map(torch.equal, bases, of_head[name]))
+        for name, bases in of_head.items():
+            own = spaces.basis_of(features.joint(head)[name])
+            torch.testing.assert_close(bases[0] @ bases[0].mT, own @ own.mT, atol=3e-3, rtol=0)
+            assert len(bases) == 8  # the feature, and 7 draws
+    assert [*every.of_head(qk.Head(1, 1))] == []
 
 
 def test_named__one_run_is_told_apart_as_when_it_stands_alone():
@@ -113,4 +153,8 @@ def test_named__only_what_beats_permuted_labels_is_offered():
         for name in ("one", "two"):
             drawn = (row.null[name][:, edge.key] - row.null[name][:, later].mean(1)).abs().max()
             share = float(row.terms[name][edge.key] - row.terms[name][later].mean())
-            assert (name in edge.offered) == (name in edge.shares) == (abs(share) > float(drawn))
+            assert (name in edge.shares) == (abs(share) > float(drawn))
+            over = row.null[name][:, edge.key] - row.null[name][:, edge.rival]
+            lead = float(row.terms[name][edge.key] - row.terms[name][edge.rival])
+            assert (name in edge.lead_shares) == (abs(lead) > float(over.abs().max()))
+            assert (name in edge.offered) == (name in edge.shares or name in edge.lead_shares)

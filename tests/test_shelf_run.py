@@ -136,6 +136,32 @@ def test_run__features_of_a_head_can_be_had_by_name(made):
         loaded.features("boxes")
 
 
+def test_run__spaces_are_kept_for_every_head(made, model):
+    """Also where the contrast is not among the head's best: what does not hold has none."""
+    loaded = qk.Shelf.load(made.folder)
+    sums = first_pass(model, draw(model, "duplicate"), progress=False)
+    full, spaces = sums.features(loaded.heads, ("word",)), loaded.spaces("duplicate")
+    assert spaces.heads == loaded.heads
+    for head in loaded.heads:
+        feature = full["word", head]
+        held = (feature.rank_heldout or 0) if feature.p < 0.05 else 0
+        assert dict(spaces.of_head(head)).get("word", [torch.empty(0, 0)])[0].shape[1] == held
+    assert any([*spaces.of_head(head)] for head in loaded.heads), "no feature holds, so nothing was tested"
+
+
+def test_explain__tries_the_shelf_in_every_head(made, model):
+    loaded = qk.Shelf.load(made.folder)
+    atlas = qk.survey(model, ["garage the box of the key " * 20], windows=4, length=32, progress=False)
+    found = qk.explain(
+        model, "the box of the key the box of the key", atlas=atlas, features=made.folder, progress=False
+    )
+    for head, row in found.rows.items():
+        held = {f"{one}: {name}" for one in NAMES for name, _ in loaded.spaces(one).of_head(head) if name != one}
+        held |= {name for one in NAMES for name, _ in loaded.spaces(one).of_head(head) if name == one}
+        assert set(row.tried) == held
+        assert set(row.null) <= held
+
+
 def test_shelf__is_saved_drawn_and_told(made, tmp_path):
     table = qk.Shelf.load(made.save(tmp_path / "table"))
     assert table.to_frame().drop(columns=["heads"]).equals(made.to_frame().drop(columns=["heads"]))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explanation import Explanation, HeadRow, edge_of
-from qkprism.atlas.naming import NamedForms, named_forms
+from qkprism.atlas.naming import NamedForms, Naming, named_forms
 from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.survey import survey
 from qkprism.capture.model_source import check_ids, check_length, versions
@@ -118,11 +118,12 @@ def _split_layer(
     found = []
     for head in heads:
         one = (0, head.index, 0)
+        told = named[head].of_row(rows, head.index, true[one]) if head in named else None
+        features, null = told.parts(rows, head.index) if told and told.names else (None, None)
         terms = {name: parts[(i, *one)].cpu() for i, name in enumerate(PARTS[:-1])}
-        features, null = named[head].parts(rows, head.index) if head in named else (None, None)
         match = parts[(-1, *one)].cpu()
-        if features is not None and null is not None:
-            terms |= dict(zip(named[head].names, features, strict=True))
+        if told and features is not None:
+            terms |= dict(zip(told.names, features, strict=True))
             match = match - features.sum(0)
         terms[REST] = match
         terms |= _beyond(call, products[one], capped[one], final[one])
@@ -140,7 +141,8 @@ def _split_layer(
                 attention=true[one].cpu(),
                 logits=final[one].cpu(),
                 terms=terms,
-                null={} if null is None else dict(zip(named[head].names, null, strict=True)),
+                null=dict(zip(told.names, null, strict=True)) if told and null is not None else {},
+                tried=named[head].names if head in named else (),
                 variation=known,
                 variation_later=known_later,
                 sink=max(0.0, 1 - float(true[one].sum())),
@@ -255,22 +257,22 @@ def _fitting(atlas: Atlas, model: Model) -> Atlas:
     return atlas
 
 
-def _feature_sets(features: Any, model: Model) -> dict[str, Features]:
+def _feature_sets(features: Any, model: Model) -> dict[str, Naming]:
     """Runs of features by name, each its own; those of the shelf by the names of their contrasts.
 
     A run that is alone needs no name.
     """
     listed = [features] if isinstance(features, Features | Shelf | str | os.PathLike) else list(features or ())
-    found: dict[str, Features] = {}
+    found: dict[str, Naming] = {}
     for one in listed:
         run = one if isinstance(one, Features | Shelf) else load_run(path_of(one))
+        check_features(model, run.provenance)
         if isinstance(run, Shelf):
-            sets = {name: run.features(name) for name in run.contrasts}
+            sets: dict[str, Naming] = {name: run.spaces(name) for name in run.contrasts}
         else:
             folder = "run" if isinstance(one, Features | Shelf) else path_of(one).resolve().name
             sets = {folder if len(listed) > 1 else "": run}
         for name, loaded in sets.items():
-            check_features(model, loaded)
             found[_free(name, found)] = loaded
     return found
 

@@ -44,7 +44,8 @@ class HeadRow:
     """One row of attention of one head, token by token.
 
     `terms` are the parts of the logits, which they add up to; named features come before the rest of the match. `null`
-    has the parts that features from permuted labels would have. `variation` says how far the row is from the true one
+    has the parts that features from permuted labels would have, and `tried` names all features that hold in the head.
+    `variation` says how far the row is from the true one
     when it is rebuilt from some parts alone, stage by stage (`variation_later`: without the first token).
     """
 
@@ -55,6 +56,7 @@ class HeadRow:
     null: Mapping[str, Float64[Tensor, "draw token"]]
     variation: Mapping[str, float]
     variation_later: Mapping[str, float]
+    tried: tuple[str, ...] = ()
     sink: float = 0.0  # attention that goes to a sink which is no token
 
 
@@ -62,9 +64,9 @@ class HeadRow:
 class Edge:
     """A head attending from the query to one key: what lifts the key above the others, and what above its rival.
 
-    `shares` of the height and `lead_shares` of the lead are in logits, by part. `offered` are the named features that
-    move the height more than permuted labels do; the others are part of the match without a name. `variation` is that
-    of the row rebuilt without the match.
+    `shares` of the height and `lead_shares` of the lead are in logits, by part. In each the named features are offered
+    that move it more than their permuted labels do; all others are part of the match without a name. `variation` is
+    that of the row rebuilt without the match.
     """
 
     head: Head
@@ -77,9 +79,14 @@ class Edge:
     rival: int | None
     lead: float
     lead_shares: Mapping[str, float]
-    offered: tuple[str, ...]
+    tried: tuple[str, ...]
     variation: float
     sentence: str
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The features that name a share of the height or of the lead."""
+        return tuple(name for name in self.tried if name in self.shares or name in self.lead_shares)
 
     @property
     def unexplained(self) -> float:
@@ -192,9 +199,10 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
     for of_first in ([shares] if key == 0 else []) + ([lead_shares] if 0 in (key, rival) else []):
         # the place of the first token is to be the first
         of_first["first token"], of_first["position"] = of_first["first token"] + of_first["position"], 0.0
-    offered = tuple(name for name, null in row.null.items() if _beats(shares[name], null[:, key] - null @ level))
-    for of_edge in (shares, lead_shares):  # what permuted labels do as well has no name here
-        of_edge[REST] += sum(of_edge.pop(name) for name in row.null if name not in offered)
+    for name, null in row.null.items():  # what permuted labels do as well has no name here
+        for of_edge, drawn in ((shares, null[:, key] - null @ level), (lead_shares, _over(null, key, rival))):
+            if abs(of_edge[name]) <= float(drawn.abs().amax()):
+                of_edge[REST] += of_edge.pop(name)
     height = sum(shares.values())
     sign = 1 if height >= 0 else -1
     edge = Edge(
@@ -208,7 +216,7 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
         rival=rival,
         lead=sum(lead_shares.values()),
         lead_shares=lead_shares,
-        offered=offered,
+        tried=row.tried,
         variation=row.variation[STAGES[THREE]],
         sentence="",
     )
@@ -233,31 +241,21 @@ def rival_of(row: HeadRow, key: int) -> int | None:
     return int(logits.argmax()) if logits.isfinite().any() else None
 
 
-def _over(values: Float64[Tensor, " token"], key: int, rival: int | None) -> Float64[Tensor, ""]:
+def _over(values: Float64[Tensor, "*draw token"], key: int, rival: int | None) -> Float64[Tensor, "*draw"]:
     """What one key has more than its rival; without a rival nothing."""
-    return values[key] - values[key if rival is None else rival]
-
-
-def _beats(share: float, null: Float64[Tensor, " draw"]) -> bool:
-    """Whether a feature does more than every draw of permuted labels."""
-    return abs(share) > float(null.abs().amax())
+    return values[..., key] - values[..., key if rival is None else rival]
 
 
 def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
-    """One or two sentences, made from the numbers of the edge and nothing else."""
+    """Two short sentences, made from the numbers of the edge and nothing else."""
     start = f"{edge.head} attends from {tokens[edge.query]!r} to {tokens[edge.key]!r} ({edge.attention:.2f})"
     if edge.rival is None:
         return f"{start}: it sees nothing else."
     side = "above" if edge.height >= 0 else "below"
-    said = (
-        f"{start}: {_word(edge.decides)} gives {edge.shares[edge.decides]:+.1f} of the {abs(edge.height):.1f} logits "
-    )
-    said += f"by which it is {side} the mean token"
-    if second := _second(edge.shares, edge.decides):
-        said += f", {_word(second)} {edge.shares[second]:+.1f}"
-    if REST not in (edge.decides, second):
-        said += f"; {edge.unexplained:+.1f} is match without a name"
-    return f"{said}. {_lead_words(edge, tokens)}"
+    said = f"{start} by {_word(edge.decides)}: {edge.shares[edge.decides]:+.1f} of {abs(edge.height):.1f} logits {side}"
+    second = _second(edge.shares, edge.decides)
+    more = f" ({_word(second)}: {edge.shares[second]:+.1f})" if second else ""
+    return f"{said} the mean token{more}. {_lead_words(edge, tokens)}"
 
 
 def _lead_words(edge: Edge, tokens: Sequence[str]) -> str:
@@ -268,25 +266,27 @@ def _lead_words(edge: Edge, tokens: Sequence[str]) -> str:
     sign = 1 if edge.lead >= 0 else -1
     tips = max(edge.lead_shares, key=lambda name: sign * edge.lead_shares[name])
     word = "leads" if edge.lead >= 0 else "trails"
-    return f"It {word} {rival} by {abs(edge.lead):.1f}: {_word(tips)} gives {edge.lead_shares[tips]:+.1f}."
+    return f"It {word} {rival} by {abs(edge.lead):.1f}, chiefly by {_word(tips)}: {edge.lead_shares[tips]:+.1f}."
 
 
 def _second(shares: Mapping[str, float], first: str) -> str | None:
-    """The part with the next largest share, if it is at least a quarter of the largest."""
+    """The part with the next largest share, if it is at least half of the largest."""
     others = {name: abs(share) for name, share in shares.items() if name != first}
     name = max(others, key=lambda part: others[part])
-    return name if others[name] >= 0.25 * abs(shares[first]) else None
+    return name if others[name] >= abs(shares[first]) / 2 else None
 
 
 def _word(part: str) -> str:
-    return WORDS.get(part, part)
+    return WORDS.get(part, f"the feature {part}")
 
 
 WORDS = {
-    "first token": "being the first token",
+    "first token": "being first",
     "position": "its place",
-    "salience": "what the key is for any query",
-    "asked position": "the place that the query asks for",
-    REST: "a match of query and key that has no name",
+    "salience": "what the key is",
+    "asked position": "the place asked for",
+    "soft cap": "the soft cap",
+    "position bias": "the position bias",
+    REST: "an unnamed match",
 }
 assert set(PARTS) - {"match"} <= set(WORDS)

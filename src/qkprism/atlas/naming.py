@@ -6,30 +6,29 @@ order. In both cases the parts add up with the rest:
 
     part_f = scaling dq^T F_f dk           rest = match - sum of the parts
 
-A feature is offered for a head only where it is significant there, and for an edge only where it moves the edge's lead
-by more than features from permuted labels do, which come out of the same pass and the same projectors.
+A feature is tried in a head only with the directions that hold there on held-out examples. Of the features of several
+runs those are told that move the row more than permuted labels do, whichever feature is permuted (`stands_out`), at
+most `MOST`. For an edge a feature is offered only where it moves that edge more than its own permuted labels do.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from qkprism.atlas.rows import RotatedRows
-from qkprism.core.feature import Feature
 from qkprism.heads import Head
 from qkprism.results.features import Features
-from qkprism.subspaces.conditions import Method, layer_conditions
+from qkprism.subspaces.spaces import Spaces, basis_of, head_subspaces, held_features
 
-MOST = 5  # features of several runs in one head: the strongest evidence first
-SIGNIFICANT = 0.05
-DRAWS = 8  # of permuted labels
+Naming = Features | Spaces
+MOST = 5  # features of several runs in one row: those that move it most
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,35 @@ class NamedForms:
     forms: Float64[Tensor, "feature d_head d_head"]
     permuted: Float64[Tensor, "feature draw d_head d_head"]
     relative: tuple[bool, ...]  # whether a feature's frame counts positions from the query
+    overlap: bool  # whether they are of several runs, and what they have in common is to be shared out
+
+    def of_row(self, rows: RotatedRows, head: int, attention: Float[Tensor, " token"]) -> NamedForms:
+        """Those that are told of a row: of several runs the ones that stand out, which share their joint span."""
+        if not self.overlap:
+            return self
+        own, null = (self.effect(parts, attention) for parts in self.parts(rows, head))
+        order = own.masked_fill(~stands_out(own, null), -1).argsort(descending=True)
+        chosen = [place for place in order.tolist() if bool(stands_out(own, null)[place])][:MOST]
+        return self._pick(chosen)._shared() if chosen else self._pick([])
+
+    def _pick(self, places: Sequence[int]) -> NamedForms:
+        return replace(
+            self,
+            names=tuple(self.names[place] for place in places),
+            forms=self.forms[[*places]],
+            permuted=self.permuted[[*places]],
+            relative=tuple(self.relative[place] for place in places),
+        )
+
+    def _shared(self) -> NamedForms:
+        """Shapley shares of the joint span; permuted labels take the place of one feature at a time."""
+        columns = [basis_of(form) for form in self.forms]
+        shares = torch.stack([_share(columns, place) for place in range(len(columns))])
+        drawn = [
+            torch.stack([_share([*columns[:place], basis_of(form), *columns[place + 1 :]], place) for form in draws])
+            for place, draws in enumerate(self.permuted)
+        ]
+        return replace(self, forms=shares, permuted=torch.stack(drawn))
 
     def parts(
         self, rows: RotatedRows, head: int
@@ -59,20 +87,36 @@ class NamedForms:
         group = split.query.shape[1] // split.key.shape[1]
         return (asked @ split.key_change[0, head // group].double().mT * split.scaling).cpu()
 
+    @staticmethod
+    def effect(parts: Float64[Tensor, "*part token"], attention: Float[Tensor, " token"]) -> Float64[Tensor, "*part"]:
+        """How much a part moves a row: its variance over the tokens after the first, by their attention."""
+        weight = attention.double().clone()
+        weight[0] = 0.0
+        weight = weight / weight.sum().clamp(min=1e-30)
+        return (parts - (parts @ weight)[..., None]).square() @ weight
 
-def named_forms(sets: Mapping[str, Features], heads: Sequence[Head]) -> dict[Head, NamedForms]:
-    """The significant features of each head, from one or more runs by name."""
-    found: dict[Head, NamedForms] = {}
-    for head in heads:
-        offered = [
-            _Offered(features, contrast, _told(run, contrast))
-            for run, features in sets.items()
-            for contrast in features.contrasts
-            if (contrast, head) in features and _holds(features[contrast, head])
-        ]
-        if offered:
-            found[head] = _forms(offered, head)
-    return found
+
+def stands_out(own: Float64[Tensor, " feature"], null: Float64[Tensor, "feature draw"]) -> Bool[Tensor, " feature"]:
+    """Which features do more than permuted labels of any feature do, each measured by the largest of its others.
+
+    With one feature: those above all their draws. With n draws chance alone lets anything pass once in n + 1 rows,
+    however many features are tried.
+    """
+    worlds = torch.cat([own[:, None], null], 1)
+    others = torch.stack([worlds.roll(-place, 1)[:, 1:].amax(1) for place in range(worlds.shape[1])], 1)
+    ratio = worlds / others.clamp(min=1e-30)
+    return (ratio[:, 0] > 1) & (ratio[:, 0] > ratio[:, 1:].max())
+
+
+def named_forms(sets: Mapping[str, Naming], heads: Sequence[Head]) -> dict[Head, NamedForms]:
+    """The features that hold in each head, from one or more runs by name."""
+    only = next(iter(sets.values())) if len(sets) == 1 else None
+    if isinstance(only, Features):
+        found = {head: _of_one_run(only, head) for head in heads if head in only.heads}
+    else:
+        spaces = {run: one if isinstance(one, Spaces) else Spaces.of(one, heads) for run, one in sets.items()}
+        found = {head: _of_several(spaces, head) for head in heads}
+    return {head: forms for head, forms in found.items() if forms is not None}
 
 
 def _told(run: str, contrast: str) -> str:
@@ -80,53 +124,28 @@ def _told(run: str, contrast: str) -> str:
     return contrast if run in ("", contrast) else f"{run}: {contrast}"
 
 
-def _holds(feature: Feature) -> bool:
-    return feature.rank > 0 and feature.p < SIGNIFICANT
+def _of_one_run(features: Features, head: Head) -> NamedForms | None:
+    """As in `attribute`: projectors along the others."""
+    found = {name: each for name, each in head_subspaces(held_features(features), head).items() if each[0].rank}
+    if not found:
+        return None
+    forms = torch.stack([torch.stack([space.projector for space in each]) for each in found.values()])
+    relative = (features.encoding.rope == "relative",) * len(found)
+    return NamedForms(tuple(found), forms[:, 0], forms[:, 1:], relative, overlap=False)
 
 
-@dataclass(frozen=True)
-class _Offered:
-    """A feature of a run, and what it is called."""
-
-    features: Features
-    contrast: str
-    name: str
-
-    def t(self, head: Head) -> float:
-        return float(self.features[self.contrast, head].spectrum.t[0])
-
-    def projectors(self, head: Head) -> tuple[Tensor, Tensor]:
-        """The feature's projector on keys, along the other contrasts of its run, and those of permuted labels."""
-        method: Method = "contrast" if self.features.choices.metric == "contrast" else "raw oblique"
-        groups = {self.contrast: [self.contrast]}
-        spaces = layer_conditions(self.features, head.layer, [method], heads=[head], draws=0, groups=groups)[head]
-        kinds = [condition.control for condition in spaces.names]
-        real = spaces.subspace(kinds.index("feature")).projector
-        null = [spaces.subspace(place).projector for place, kind in enumerate(kinds) if kind == "permuted"]
-        return real, torch.stack(null[:DRAWS])
-
-
-def _forms(offered: Sequence[_Offered], head: Head) -> NamedForms:
-    """As in `attribute` for contrasts of one run; Shapley shares for features of several."""
-    if len({id(one.features) for one in offered}) > 1:
-        offered = sorted(offered, key=lambda one: -one.t(head))[:MOST]
-    pairs = [one.projectors(head) for one in offered]
-    forms, null = torch.stack([real for real, _ in pairs]), torch.stack([null for _, null in pairs])
-    if len({id(one.features) for one in offered}) > 1:
-        forms, null = _shared(forms, null)
-    relative = tuple(one.features.encoding.rope == "relative" for one in offered)
-    return NamedForms(tuple(one.name for one in offered), forms, null, relative)
-
-
-def _shared(forms: Float64[Tensor, "feature d d"], null: Float64[Tensor, "feature draw d d"]) -> tuple[Tensor, Tensor]:
-    """Shapley shares of the joint span; permuted labels take the place of one feature at a time."""
-    columns = [_columns(form) for form in forms]
-    shares = torch.stack([_share(columns, place) for place in range(len(columns))])
-    drawn = [
-        torch.stack([_share([*columns[:place], _columns(form), *columns[place + 1 :]], place) for form in draws])
-        for place, draws in enumerate(null)
+def _of_several(spaces: Mapping[str, Spaces], head: Head) -> NamedForms | None:
+    """The orthogonal projectors on every feature's own directions."""
+    found = [
+        (_told(run, contrast), torch.stack([basis @ basis.mT for basis in bases]), each.relative)
+        for run, each in spaces.items()
+        for contrast, bases in each.of_head(head)
     ]
-    return shares, torch.stack(drawn)
+    if not found:
+        return None
+    names, forms, relative = zip(*found, strict=True)
+    stacked = torch.stack(forms)
+    return NamedForms(names, stacked[:, 0], stacked[:, 1:], relative, overlap=True)
 
 
 def _share(columns: Sequence[Tensor], player: int) -> Float64[Tensor, "d d"]:
@@ -144,11 +163,5 @@ def _span(columns: Sequence[Tensor]) -> Tensor | float:
     """The orthogonal projector on all columns together."""
     if not columns:
         return 0.0
-    basis = _columns(torch.cat(list(columns), 1))
+    basis = basis_of(torch.cat(list(columns), 1))
     return basis @ basis.mT
-
-
-def _columns(matrix: Float[Tensor, "d column"]) -> Tensor:
-    """An orthonormal basis of what the columns of a matrix span."""
-    left, strength, _ = torch.linalg.svd(matrix, full_matrices=False)
-    return left[:, strength > 1e-6 * strength[0]]

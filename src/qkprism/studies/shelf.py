@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from qkprism.results.validation import TruthCheck, Validation
 from qkprism.store import Parts
 from qkprism.studies.jobs import job_of
 from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass
-from qkprism.studies.shelf_result import ERRORS, KIND, RIGHT, TABLE, Shelf, ShelfRow, features_folder
+from qkprism.studies.shelf_result import ERRORS, KIND, RIGHT, TABLE, Shelf, ShelfRow, part_folder
+from qkprism.subspaces.spaces import Spaces
 
 BEST = 5  # heads of a contrast that are proved
 LEAST = 32  # examples, for 8 folds of some
@@ -112,10 +113,12 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[S
         sums: Sums = first_pass(model, drawn, seed=seed, progress=progress)
         best = sums.scores.sort("accuracy").top(BEST)
         features = sums.features(best, tuple(drawn.contrasts))
-        return {"scores": sums.scores, "evidence": Evidence(sums.p_values()), "features": features}
+        made = {"scores": sums.scores, "evidence": Evidence(sums.p_values())}
+        return {**made, "features": features, "spaces": sums.spaces()}
 
-    loads = {"scores": HeadScores.load, "evidence": Evidence.load, "features": Features.load}
-    folders = {name: f"{drawn.name}-{name}" for name in loads} | {"features": features_folder(drawn.name)}
+    loads: dict[str, Callable[..., Any]] = {"scores": HeadScores.load, "evidence": Evidence.load}
+    loads |= {"features": Features.load, "spaces": Spaces.load}
+    folders = {name: part_folder(drawn.name, name) for name in loads}
     found = of_template.get_all(folders, first, loads)
 
     def second() -> dict[str, Any]:

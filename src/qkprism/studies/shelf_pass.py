@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from itertools import chain
 from operator import itemgetter
 
@@ -47,6 +48,7 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
+from qkprism.subspaces.spaces import Spaces
 from qkprism.verbs.find_heads import ScoresReader
 from qkprism.verbs.inputs import encode_like, heads_of
 from qkprism.verbs.intervene import EditOptions, effects_readers
@@ -91,13 +93,20 @@ class Sums:
             if places:
                 picked = {name: layer.moments[name].pick(places) for name in names}
                 layers[number] = LayerMoments(tuple(layer.heads[place] for place in places), layer.scaling, picked)
-        try:
-            return self._decompose(layers, self.choices)
-        except QKPrismError:  # the best heads are in such a layer
-            return self._decompose(layers, replace(self.choices, metric="raw"))
+        return self._decompose(layers)
 
-    def _decompose(self, layers: Mapping[int, LayerMoments], choices: Choices) -> Features:
-        return Features.from_moments(layers, choices, self.provenance, encoding=self.encoding)
+    def spaces(self) -> Spaces:
+        """The key directions of every contrast in every head, beside those of permuted labels, layer by layer."""
+        found = [Spaces.of(self._decompose({number: layer})) for number, layer in self.layers.items()]
+        return reduce(Spaces.joined, found)
+
+    def _decompose(self, layers: Mapping[int, LayerMoments]) -> Features:
+        """In the contrast metric; where a layer among them does not span its space, in the raw one."""
+        decompose = partial(Features.from_moments, layers, provenance=self.provenance, encoding=self.encoding)
+        try:
+            return decompose(self.choices)
+        except QKPrismError:
+            return decompose(replace(self.choices, metric="raw"))
 
 
 def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True) -> Sums:

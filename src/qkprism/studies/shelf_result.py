@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
 from qkprism.results.stored import load_result, save_result
 from qkprism.runs import MANIFEST, json_value
+from qkprism.subspaces.spaces import Spaces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,10 +110,20 @@ class Shelf(Frozen):
 
     def features(self, contrast: str) -> Features:
         """The features of a contrast in its best heads."""
+        found: Features = self._part(contrast, "features", Features.load)
+        return found
+
+    def spaces(self, contrast: str) -> Spaces:
+        """The key directions of a contrast in every head in which they hold, beside those of permuted labels."""
+        found: Spaces = self._part(contrast, "spaces", Spaces.load)
+        return found
+
+    def _part(self, contrast: str, part: str, load: Callable[[Path], Any]) -> Any:
         if self.folder is None:
             raise QKPrismError("This table has no folder with features. Read that of a run: Shelf.load('runs/shelf').")
-        place = Path(self.folder) / features_folder(self[contrast].contrast)
-        return _read_once(place, (place / MANIFEST).stat().st_mtime_ns if (place / MANIFEST).is_file() else 0)
+        place = Path(self.folder) / part_folder(self[contrast].contrast, part)
+        written = place / MANIFEST
+        return _read_once(load, place, written.stat().st_mtime_ns if written.is_file() else 0)
 
     def named(self, head: HeadLike) -> dict[str, Feature]:
         """The features of a head, by the contrasts among whose best heads it is.
@@ -181,14 +192,14 @@ class Shelf(Frozen):
 
 
 @lru_cache(maxsize=64)
-def _read_once(place: Path, written: int) -> Features:  # noqa: ARG001  (what is written anew is read anew)
-    """Features from their folder; an explanation wants those of every contrast again and again."""
-    return Features.load(place)
+def _read_once(load: Callable[[Path], Any], place: Path, written: int) -> Any:  # noqa: ARG001  (read anew if written anew)
+    """A part from its folder; an explanation wants those of every contrast again and again."""
+    return load(place)
 
 
-def features_folder(contrast: str) -> str:
-    """The part of a study that holds the features of a contrast."""
-    return f"{contrast}-features"
+def part_folder(contrast: str, part: str) -> str:
+    """The folder of a part of a contrast in that of its study."""
+    return f"{contrast}-{part}"
 
 
 def _row(values: list[Any]) -> ShelfRow:

@@ -117,7 +117,7 @@ def heads_with_features(model: AnySource, features: Features, heads: Heads) -> t
         if wrong := [head for head, size in sizes.items() if features[features.contrasts[0], head].d_head != size]:
             raise QKPrismError(f"The vectors of {wrong[0]} have d_head {sizes[wrong[0]]}, and its features another.")
     else:
-        check_features(model, features)
+        check_features(model, features.provenance)
     missing = [str(head) for head in chosen if head not in features.heads]
     if missing:
         raise QKPrismError(
@@ -126,14 +126,14 @@ def heads_with_features(model: AnySource, features: Features, heads: Heads) -> t
     return chosen
 
 
-def check_features(model: Model, features: Features) -> None:
+def check_features(model: Model, provenance: Mapping[str, Any]) -> None:
     """Refuse features of another model."""
-    digest = features.provenance.get("model_digest")
+    digest = provenance.get("model_digest")
     if digest is None:
         raise QKPrismError("These features were made from plain vectors, not from a model.")
     if digest != model_digest(model.hf):
         raise QKPrismError(
-            f"These features are of {features.provenance.get('model')}, and the weights of {model.name} are others. "
+            f"These features are of {provenance.get('model')}, and the weights of {model.name} are others. "
             "Decompose again with this model."
         )
 
