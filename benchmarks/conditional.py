@@ -18,6 +18,7 @@ import pandas as pd
 
 import qkprism as qk
 from qkprism.contrasts.words import words
+from qkprism.results.validation import CLEAR, over_heads
 from qkprism.studies.binding import choose_heads
 from qkprism.tasks import Schema
 from qkprism.tasks.schemas import PEOPLE
@@ -34,6 +35,23 @@ OWNERS = Schema(
 SCHEMAS = {"boxes": "boxes", "cities": "cities", "drinks": "drinks", "owners": OWNERS}
 SETTINGS = [(schema, pairs, seed) for seed in (3, 4, 5) for pairs in (9, 5) for schema in SCHEMAS]
 METHODS = ["conditional", "contrast", "raw"]
+COLUMNS = {  # of the report: what `over_heads` calls it, and of which method
+    "logit error, conditional": ("logit", "conditional"),
+    "projector": ("logit", "contrast"),
+    "permuted": ("logit", "conditional, permuted"),
+    "key draws": ("logit", "conditional, key draws"),
+    "attention, whole truth, conditional": ("tv", "conditional"),
+    "projector swap": ("tv", "contrast"),
+    "two keys alone": ("floor", "conditional"),
+    "other factor": ("moved_other", "conditional"),
+    "by chance": ("moved_other_by_chance", "conditional"),
+    "part, error": ("relative_part_error", "conditional"),
+    "oblique": ("relative_part_error", "contrast"),
+    "one prompt's part, conditional": ("part_rms", "conditional"),
+    "oblique, one prompt": ("part_rms", "contrast"),
+    "the paper's": ("part_rms", "raw sequential"),
+    "true part": ("true_part", "conditional"),
+}
 SIZES = {"n_train": 300, "n_test": 128}
 
 
@@ -51,35 +69,24 @@ def run(model: qk.Model, schema: str, pairs: int, seed: int) -> list[dict[str, o
 
 
 def report(file: Path) -> None:
-    """A table of all settings, over the heads in which a factor matters; then how often the first method is best."""
+    """A table in Markdown of the heads in which a factor matters, a row a setting; then what holds in how many."""
     frame = pd.DataFrame([json.loads(line) for line in file.read_text().splitlines()])
     frame = frame[frame.matters]
-    groups = frame.groupby(["pairs", "schema", "factor", "method"], sort=False)
-    rows = {key: _over(checks) for key, checks in groups}
-    table = pd.DataFrame(rows).T.rename_axis(["pairs", "schema", "factor", "method"]).reset_index()
-    print(table.to_string(index=False, float_format="{:.3f}".format))
+    print(f"| seed | pairs, prompts | factor | heads | {' | '.join(COLUMNS)} |\n|{'---|' * (4 + len(COLUMNS))}")
+    for (seed, pairs, schema, factor), rows in frame.groupby(["seed", "pairs", "schema", "factor"], sort=False):
+        of = {method: over_heads([*some.itertuples()]) for method, some in rows.groupby("method")}
+        cells = [f"{of[method][name]:.2f}" if method in of else "" for name, method in COLUMNS.values()]
+        print(f"| {seed} | {pairs}, {schema} | {factor} | {rows['head'].nunique()} | {' | '.join(cells)} |")
     case = ["schema", "pairs", "seed", "factor", "head"]
     wide = frame.pivot_table(index=case, columns="method", values="logit_off")
     better = wide["conditional"] < wide["contrast"]
-    print(f"\nlogit error below the projector swap's in {better.sum()} of {len(better)} ({better.mean():.2f})")
-    print(better.groupby(["pairs", "schema", "factor"]).mean().to_string(float_format="{:.2f}".format))
-
-
-def _over(checks: pd.DataFrame) -> dict[str, float]:
-    """Ratios of means over heads and seeds, as `Validation.summary` has them."""
-    mean = checks.mean(numeric_only=True)
-    true = checks.true_part.abs().mean()
-    return {
-        "cases": len(checks),
-        "logit": mean.logit_off / mean.logit_off_unedited,
-        "tv_pair": mean.pair_distance / mean.pair_distance_unedited,
-        "tv": mean.distance / mean.distance_unedited,
-        "floor": (checks.floor * checks.distance_unedited).mean() / mean.distance_unedited,
-        "moved_own": mean.moved_own,
-        "moved_other": checks.moved_other.abs().mean(),
-        "part_error": checks.part_error.abs().mean() / true,
-        "part_rms": mean.part_rms,
-    }
+    print(f"\nlogit error below the projector swap's in {better.sum()} of {len(better)} heads and factors")
+    ours = frame[frame.method == "conditional"]
+    far = ours.moved_other.abs() > CLEAR * ours.moved_other_error
+    print(f"the other factor moved by more than {CLEAR:g} errors in {far.sum()} of {len(ours)}:")
+    print(ours[far][[*case, "moved_other", "moved_other_error"]].to_string(index=False, float_format="{:.2f}".format))
+    drawn = ours.moved_other / ours.moved_other_error
+    print(f"root mean square of moved_other in errors: {(drawn**2).mean() ** 0.5:.2f}, 1 if it were chance alone")
 
 
 def main() -> None:

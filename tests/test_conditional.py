@@ -161,8 +161,8 @@ def test_sums__chunks_and_order_of_adding_do_not_matter(monkeypatch):
     parts = one.moments("symmetric").tensors()
     for name, tensor in whole.items():
         assert torch.allclose(parts[name], tensor, rtol=1e-5, atol=1e-5), name
-    assert float(whole["dealt_square"].abs().sum()) > 0
-    assert float(whole["dealt_twin_square"].abs().sum()) > 0
+    assert float(whole["value_square"].abs().sum()) > 0
+    assert not any(float(whole[name].abs().sum()) for name in ("dealt_square", "dealt_twin_square"))  # all keys change
 
 
 def test_sums__merging_is_commutative_and_refuses_other_values():
@@ -176,7 +176,7 @@ def test_sums__merging_is_commutative_and_refuses_other_values():
 
 def test_value_plan__dealt_values_stay_in_their_text_and_depend_on_the_example_alone():
     value = torch.arange(4).repeat(1, 2)[..., None].expand(30, -1, -1)
-    side = torch.ones(30, 8).long()
+    side = torch.tensor([1, -1, -1, -1, -1, 1, -1, -1]).expand(30, -1)
     text = (torch.arange(8) > 3).long().expand(30, -1)
     plans = [ValuePlan.of(value, side, text, [np.random.default_rng((s, i)) for i in range(30)]) for s in (0, 0, 1)]
     assert torch.equal(plans[0].dealt, plans[1].dealt)
@@ -185,6 +185,34 @@ def test_value_plan__dealt_values_stay_in_their_text_and_depend_on_the_example_a
         assert torch.equal(plans[0].dealt[:, half, 0].sort(1).values, torch.arange(4).expand(30, -1))
     assert torch.equal(plans[0].pair[:, :4].sum(1), torch.ones(30).double())
     assert torch.equal(plans[0].pair.sum(1), torch.zeros(30).double())
+
+
+def test_value_plan__dealt_twins_are_compared_at_the_same_key_and_never_at_one_that_changes():
+    side = torch.tensor([1, -1, -1, -1, -1, 1, -1, -1]).expand(30, -1)
+    text = (torch.arange(8) > 3).long().expand(30, -1)
+    value = torch.arange(4).repeat(1, 2)[..., None].expand(30, -1, -1)
+    pair = ValuePlan.of(value, side, text, [np.random.default_rng(i) for i in range(30)]).pair
+    assert (pair[side > 0] == 0).all()
+    ours, theirs = (pair[:, half][side[:, half] < 0].reshape(30, 3) for half in (slice(0, 4), slice(4, 8)))
+    assert torch.equal(ours, -theirs)
+    assert {int(at) for at in ours.argmax(1)} == {0, 1, 2}
+
+
+def test_permuted__moves_next_to_nothing_where_only_the_positive_key_changes(bound):
+    _, _, features = bound
+    modulation = modulation_of(features)
+    for head in features.heads:
+        sizes = [
+            float(head_modulation(features, head, modulation, dealt=dealt).swap(["lexical"], ("order",)).share.trace())
+            for dealt in (False, True)
+        ]
+        assert 0 <= sizes[1] < sizes[0] / 2
+
+
+def test_interactions__saved_ones_are_the_same(multiplied, tmp_path):
+    found = qk.interactions(multiplied[1])
+    found.save(tmp_path / "run")
+    assert qk.Interactions.load(tmp_path / "run") == found
 
 
 def test_features__saved_ones_exchange_alike(multiplied, tmp_path):
@@ -215,7 +243,7 @@ def test_intervene__conditional_is_beside_the_projectors_with_its_controls(multi
     toy, features = multiplied
     effects = intervene_vectors(toy.test(60)[0], features, draws=2)
     assert effects.methods == ("contrast", "raw", CONDITIONAL)
-    assert any("nothing to deal" in note for note in effects.notes)
+    assert any("none that stays" in note for note in effects.notes)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +356,7 @@ def test_validate__leads_with_logits_and_has_the_permuted_control(bound):
     pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
     frame = qk.validate(model, pairs, features, progress=False).to_frame().set_index(["method", "factor", "head"])
     methods = set(frame.index.get_level_values("method"))
-    assert {CONDITIONAL, "conditional, permuted", "contrast", "whole key"} <= methods
+    assert {CONDITIONAL, "conditional, permuted", "conditional, key draws", "contrast", "whole key"} <= methods
     none = frame.loc[CONDITIONAL].logit_off_unedited
     assert torch.allclose(*(torch.tensor(one.to_numpy()) for one in (none, frame.loc["contrast"].logit_off_unedited)))
     assert (frame.loc[CONDITIONAL].logit * none).to_numpy() == pytest.approx(

@@ -26,7 +26,7 @@ from qkprism.results.validation import TruthCheck, Validation
 from qkprism.subspaces.conditions import METHODS
 from qkprism.subspaces.conditions import combined as combinations_of
 from qkprism.verbs.outcomes import MEASURES as OUTCOME_MEASURES
-from qkprism.verbs.validate import PERMUTED, SEQUENTIAL, WHOLE
+from qkprism.verbs.validate import DRAWN, PERMUTED, SEQUENTIAL, WHOLE
 
 EVIL = "<script>alert(1)</script> <b>a</b> & $x^2$"
 NAN = math.nan
@@ -571,7 +571,7 @@ def test_attributions_figure__nan_and_hostile_names_do_not_break_it():
 
 
 def test_validation_figure__every_method_of_the_library_has_its_colour():
-    assert set(METHOD_COLORS) == {*METHODS, PERMUTED, SEQUENTIAL, WHOLE}
+    assert set(METHOD_COLORS) == {*METHODS, DRAWN, PERMUTED, SEQUENTIAL, WHOLE}
 
 
 def test_validation_figure__a_row_a_factor_with_the_numbers_of_the_checks():

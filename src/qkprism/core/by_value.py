@@ -2,7 +2,8 @@
 
     count, sum k, sum k k^T    of the marked keys whose label has a value, for both halves of the folds
     count, sum d d^T           of the twins whose positive keys both have that value
-    the same, dealt            with values dealt anew among the keys of a text, and twins of randomly chosen keys
+    the same, dealt            with values dealt anew among the keys of a text, and twins compared at a key which the
+                               contrast does not change: the same one of the negative keys of both texts
 
 Labels of few values are summed so, and only where examples have twins; values of all such labels stand on one axis.
 """
@@ -46,7 +47,7 @@ class ValuePlan:
     """By which values the keys of some examples are summed; -1 is by none.
 
     twin         the value that the positive keys of a text and of its twin share
-    pair         +1 and -1 at a key of the text and one of its twin, drawn at random; zeros where there is no choice
+    pair         +1 and -1 at the same negative key of the text and of its twin, drawn at random; zeros if there is none
     """
 
     value: Int[Tensor, "example key label"]
@@ -73,12 +74,14 @@ class ValuePlan:
         dealt_twin = torch.full((len(side), value.shape[-1]), -1)
         for i, rng in enumerate(rngs if value.shape[-1] else ()):
             keys = [((side[i] != 0) & (text[i] == which)).nonzero()[:, 0].numpy() for which in (0, 1)]
-            if min(map(len, keys)) < 2:  # of one key there is nothing to deal
+            still = [places[side[i, places].numpy() < 0] for places in keys]
+            if min(map(len, still)) < 1:  # of one key there is nothing to deal
                 dealt[i] = -1
                 continue
             for places in keys:
                 dealt[i, places] = value[i, rng.permutation(places)]
-            ours, theirs = (int(rng.choice(places)) for places in keys)
+            chosen = int(rng.integers(min(map(len, still))))
+            ours, theirs = (int(places[chosen]) for places in still)
             pair[i, ours], pair[i, theirs] = 1.0, -1.0
             dealt_twin[i] = dealt[i, ours]
         return cls(value, _shared_value(value, side, text), dealt, pair, dealt_twin)

@@ -44,6 +44,28 @@ def leading_p(t: Float64[Tensor, "*value"]) -> Float64[Tensor, "*value"]:
     return (HALVES * chance_of(t)).clamp(max=1.0)
 
 
+def f_tail(f: float, above: int, below: int) -> float:
+    """P(F > f) of Fisher's F, by the incomplete beta function's continued sum: exact, slow for huge degrees.
+
+    >>> round(f_tail(1.0, 4, 4), 6), round(f_tail(19.0, 2, 2), 6)
+    (0.5, 0.05)
+    """
+    if not math.isfinite(f):
+        return math.nan if math.isnan(f) else 0.0
+    if above < 1 or f <= 0:
+        return 1.0
+    return _beta(below / (below + above * f), below / 2, above / 2)
+
+
+def _beta(x: float, a: float, b: float, steps: int = 4000) -> float:
+    """The regularised incomplete beta function, by the midpoint rule after t = x u^(1/a), which takes the pole away."""
+    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    if x > a / (a + b):
+        return 1 - _beta(1 - x, b, a, steps)
+    total = sum((1 - x * ((i + 0.5) / steps) ** (1 / a)) ** (b - 1) for i in range(steps)) / steps
+    return math.exp(log + a * math.log(x)) / a * total if x > 0 else 0.0
+
+
 def accuracy_p(accuracy: Float64[Tensor, " head"], n: float, chance: float) -> Float64[Tensor, " head"]:
     """How often a head that picks marked keys at random is right as often, in n independent examples.
 

@@ -30,6 +30,7 @@ METHOD_COLORS = MappingProxyType(
     {
         "conditional": "#AA4499",
         "conditional, permuted": "#BBBBBB",
+        "conditional, key draws": "#DDCC77",
         "contrast": "#332288",
         "raw oblique": "#44AA99",
         "raw": "#999933",

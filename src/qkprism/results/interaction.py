@@ -9,15 +9,20 @@ interact").
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkprism.core.evidence import f_tail
+from qkprism.results.stored import load_result, save_result
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+KIND = "interactions"
 LEVEL = 0.001  # of chance, up to which amplitudes are said to differ
 
 
@@ -85,24 +90,19 @@ class Interactions:
 
         return interaction_figure(self)
 
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder, from which `Interactions.load` gives the same."""
+        rows = tuple(tuple(vars(one).items()) for one in self.found)
+        return save_result(Interactions(rows, self.notes), folder, KIND)  # type: ignore[arg-type]
 
-def f_tail(f: float, above: int, below: int) -> float:
-    """P(F > f) of Fisher's F, by the incomplete beta function's continued sum: exact, slow for huge degrees.
-
-    >>> round(f_tail(1.0, 4, 4), 6), round(f_tail(19.0, 2, 2), 6)
-    (0.5, 0.05)
-    """
-    if not math.isfinite(f):
-        return math.nan if math.isnan(f) else 0.0
-    if above < 1 or f <= 0:
-        return 1.0
-    return _beta(below / (below + above * f), below / 2, above / 2)
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Interactions:
+        """Read a run folder that `save` wrote."""
+        return load_result(cls, folder, KIND, found=_restored)
 
 
-def _beta(x: float, a: float, b: float, steps: int = 4000) -> float:
-    """The regularised incomplete beta function, by the midpoint rule after t = x u^(1/a), which takes the pole away."""
-    log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    if x > a / (a + b):
-        return 1 - _beta(1 - x, b, a, steps)
-    total = sum((1 - x * ((i + 0.5) / steps) ** (1 / a)) ** (b - 1) for i in range(steps)) / steps
-    return math.exp(log + a * math.log(x)) / a * total if x > 0 else 0.0
+def _restored(rows: Any) -> tuple[FeatureAmplitudes, ...]:
+    every: list[dict[str, Any]] = [
+        {name: tuple(one) if isinstance(one, list) else one for name, one in row} for row in rows
+    ]
+    return tuple(FeatureAmplitudes(**row) for row in every)

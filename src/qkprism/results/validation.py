@@ -74,6 +74,7 @@ class TruthCheck(NamedTuple):
     floor: float = math.nan
     moved_own: float = math.nan
     moved_other: float = math.nan
+    moved_other_error: float = math.nan
 
     @property
     def matters(self) -> bool:
@@ -110,7 +111,7 @@ class TruthTally:
         logit, logit_before, pair, pair_before, after, before, floor, part, true = self.pairs.mean.tolist()
         off, error, rms = self.pairs.difference(N_NEARNESS, N_NEARNESS + 1)
         (own, own_error), (other, other_error) = _slopes(self.shared, place)
-        (moved_own, _), (moved_other, _) = _slopes(self.moved, place)
+        (moved_own, _), (moved_other, moved_error) = _slopes(self.moved, place)
         ratios = [self.pairs.ratio(at, at + 1) for at in (0, 2, 4)]
         return TruthCheck(
             features, factor, head, method,
@@ -119,6 +120,7 @@ class TruthTally:
             logit=ratios[0][0], logit_error=ratios[0][1], logit_off=logit, logit_off_unedited=logit_before,
             tv_pair=ratios[1][0], tv_pair_error=ratios[1][1], pair_distance=pair, pair_distance_unedited=pair_before,
             floor=floor / before if before else math.nan, moved_own=moved_own, moved_other=moved_other,
+            moved_other_error=moved_error,
         )  # fmt: skip
 
 
@@ -175,6 +177,8 @@ class Validation:
         error_by_chance       what `absolute_part_error` would be for parts that are right on average, from the number
                               of pairs alone
         part_rms, slope_own, slope_other   means over heads (of `slope_other` without sign)
+        moved_other           likewise; `moved_other_by_chance` is what it would be if the edit moved nothing of the
+                              other factor: a factor that hardly varies in a head has a slope of chance
         """
         import pandas as pd
 
@@ -260,6 +264,7 @@ def over_heads(checks: Sequence[TruthCheck]) -> dict[str, float]:
         "slope_other": _mean(abs(c.slope_other) for c in checks),  # leaks of either sign must not cancel
         "moved_own": _mean(c.moved_own for c in checks),
         "moved_other": _mean(abs(c.moved_other) for c in checks),
+        "moved_other_by_chance": _mean(c.moved_other_error for c in checks) * math.sqrt(2 / math.pi),
     }
 
 

@@ -10,7 +10,8 @@ A method says what moves a feature. Of a projector it says how the subspace beco
 Controls (`controls.py` has the table of them) have the same metric and rank as the feature that they stand beside:
 
     permuted      the same pipeline on sides that were dealt anew among the marked keys, or turned around at random; of
-                  the conditional edit on values of the label dealt anew, and on twins of random keys
+                  the conditional edit on values of the label dealt anew, and on twins compared at a key which their
+                  contrast does not change
     keys          subspaces drawn from the covariance of the marked keys
     gaussian      Gaussian subspaces
     pca           the leading principal directions of the marked keys
@@ -307,18 +308,17 @@ def _exchanges(
     features: Features, head: Head, modulation: Modulation, groups: Groups, ranks: Mapping[str, int]
 ) -> tuple[dict[Condition, tuple[ConditionalSwap, int]], list[str]]:
     """The conditional exchanges of every group of features, with those of dealt values and twins beside them."""
-    found, notes = {}, []
-    for dealt in (False, True):
-        kind: ControlName = "permuted" if dealt else "feature"
-        made = head_modulation(features, head, modulation, dealt=dealt)
-        if made is None:
-            notes.append(
-                f"{head}: texts with one marked key leave nothing to deal, so {CONDITIONAL} has no permuted control."
-            )
-            continue
-        notes += [] if dealt else made.notes
-        for title, group in groups.items():
-            found[Condition(kind, title, CONDITIONAL)] = (made.swap(group, modulation.movers), ranks[title])
+    real, dealt = (head_modulation(features, head, modulation, dealt=one) for one in (False, True))
+    assert real is not None  # only dealt values can be missing
+    found, notes = {}, [*real.notes]
+    if dealt is None:
+        notes.append(
+            f"{head}: twins without a negative key have none that stays, so {CONDITIONAL} has no permuted control."
+        )
+    for title, group in groups.items():
+        found[Condition("feature", title, CONDITIONAL)] = (real.swap(group, modulation.movers), ranks[title])
+        if dealt is not None:
+            found[Condition("permuted", title, CONDITIONAL)] = (dealt.swap(group, modulation.movers), ranks[title])
     return found, notes
 
 

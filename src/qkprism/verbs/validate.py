@@ -45,7 +45,9 @@ from qkprism.verbs.inputs import AnySource, Heads, heads_with_features, model_fo
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
-PERMUTED = "conditional, permuted"  # values of the label dealt anew, and twins of random keys
+PERMUTED = "conditional, permuted"  # values of the label dealt anew, and twins compared at a key that does not change
+DRAWN = "conditional, key draws"  # the whole difference in a subspace drawn from the keys, of the feature's rank
+_RIVALS = {"permuted": PERMUTED, "keys": DRAWN}
 Truth = Literal["keys", "rerun"]
 CHUNK = 64  # base texts, or a few more, that are added up at once
 
@@ -78,7 +80,8 @@ def validate(
                  text's own query gives them
     methods      by which features are edited: some of "conditional", "contrast", "raw oblique" and "raw"; by default
                  all that a set has. A set that lacks one is judged by the others, and a note says so; the whole key
-                 and the paper's attribution are always there, and so is the permuted control of "conditional"
+                 and the paper's attribution are always there, and so are the permuted control and key draws beside
+                 "conditional"
     batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
     progress     whether a bar is shown after two seconds; default True
     """
@@ -218,15 +221,13 @@ def _conditions(
 
 
 def _is_judged(contrasts: Sequence[str], condition: Condition) -> bool:
-    """The whole key, every feature alone, and the permuted control of the conditional exchange."""
-    permuted = condition.control == "permuted" and condition.method == CONDITIONAL
-    return condition.control == "full" or (
-        (condition.control == "feature" or permuted) and condition.feature in contrasts
-    )
+    """The whole key, every feature alone, and two controls of the conditional exchange."""
+    rival = condition.control in _RIVALS and condition.method == CONDITIONAL
+    return condition.control == "full" or ((condition.control == "feature" or rival) and condition.feature in contrasts)
 
 
 def _method(condition: Condition) -> str:
-    return PERMUTED if condition.control == "permuted" else condition.method or WHOLE
+    return _RIVALS.get(condition.control, condition.method or WHOLE)
 
 
 def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None) -> dict[str, tuple[Method, ...]]:
