@@ -16,6 +16,7 @@ import torch
 
 import qkprism as qk
 from qkprism import cli, store
+from qkprism.atlas import survey
 from qkprism.capture import batching, streaming
 from qkprism.toy import studying
 from test_pipeline import contrast
@@ -39,6 +40,7 @@ def place(tmp_path_factory):
     tiny("llama3", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place / "little")
     tokenizer.save_pretrained(place / "little")
     contrast(60, seed=3).write(place / "boxes.jsonl")
+    (place / "text.txt").write_text("\n\n".join(f"{' '.join(words[i:] + words[:i])}." * 3 for i in range(12)))
     return place
 
 
@@ -50,6 +52,7 @@ def command(name, place):
         "shelf": ["shelf", "--run", "--only", "duplicate,coreference", "-n", "40", *model],
         "binding": ["binding", "--size", "quick", "--phrasing", "cloze", "--pairs", "3", *model],
         "toy": ["toy", "--quick"],
+        "atlas": ["atlas", "--texts", str(place / "text.txt"), "--windows", "12", "--length", "48", *model],
     }[name]
 
 
@@ -59,6 +62,7 @@ def small():
     streaming.CHUNK["cpu"] = 16
     binding.SIZES["quick"] = TINY
     store.EVERY, store.MOST = 0.0, 0
+    survey.TOKENS_AT_ONCE = {"cpu": 2 * 48}
     some, quick = qk.toy.few_cells(0, "calibrated")[:2], studying.Depth(64, 1)
     qk.toy.few_cells = lambda *_: some
     work = studying.study
@@ -73,6 +77,7 @@ class Points:
         for name in ("replace", "unlink", "mkdir", "rmdir", "fsync", "rename"):
             setattr(os, name, self.counted(getattr(os, name)))
         batching.Batches._pass = self.counted(batching.Batches._pass)
+        survey._SurveyPass.show = self.counted(survey._SurveyPass.show)
 
     def counted(self, work):
         def step(*args, **options):
@@ -124,7 +129,7 @@ def digests(save):
     }
 
 
-@pytest.mark.parametrize("name", ["decompose", "shelf", "binding", "toy"])
+@pytest.mark.parametrize("name", ["decompose", "shelf", "binding", "toy", "atlas"])
 def test_kill__same_command_goes_on_to_the_identical_files(place, tmp_path, name):
     arguments = command(name, place)
     code, told = attempt(arguments, tmp_path / "whole")
