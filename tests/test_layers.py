@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "ranks", "files", "locks", "stopping", "memory", "options", "notes", "progress", "encoding"],
+    ["errors", "packing", "ranks", "files", "locks", "stopping", "memory", "options", "notes", "progress", "encoding"],
     ["heads", "runs", "store", "catalogue", "sharing", "controls"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     [

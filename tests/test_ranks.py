@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from qkprism import QKPrismError
+from qkprism.heads import Head
+from qkprism.packing import bytes_of, values_of
 from qkprism.ranks import ALONE, Ranks, added, exchanged, failing_together, in_turn, ranks
 from qkprism.runs import read_manifest
 from test_pipeline import contrast
@@ -175,3 +178,55 @@ def test_command__an_example_that_one_process_cannot_run_is_named_once_with_its_
     assert "boxes.jsonl:40" in lines[0]
     assert "does not fit in memory" in lines[0]
     assert "process " in lines[0]
+
+
+# Directions that nothing is in are rounding, and so is what swaps of them move; from the same features edits are the
+# same to the bit, as the test of verbs shows.
+OF_ROUNDING = ("query_basis", "key_basis", "explained", "query_agreement", "key_agreement", "null_high", "null_mean")
+OF_ROUNDING += ("shuffled_high", "shuffled_mean", "own", "t")
+EDITED = ("effects", "separation", "outcome", "chosen_by", "validation")
+
+
+@pytest.fixture(scope="module")
+def studies_alone(tmp_path_factory):
+    """The folder of shelf, studies, survey and toy of one process."""
+    place = tmp_path_factory.mktemp("studies")
+    subprocess.run([sys.executable, HERE / "studies_worker.py", place], env=ENVIRONMENT, check=True)
+    return place
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("count", [2, 3])
+def test_studies__several_processes_find_what_one_finds(studies_alone, count, tmp_path):
+    code, out, err = told(torchrun(count, HERE / "studies_worker.py", tmp_path))
+    assert code == 0, err
+    assert out.count("Report: ") == 1  # one process speaks
+    runs = sorted(path.parent.relative_to(studies_alone) for path in studies_alone.rglob("manifest.json"))
+    assert len(runs) > 40
+    assert runs == sorted(path.parent.relative_to(tmp_path) for path in tmp_path.rglob("manifest.json"))
+    for run in (run for run in runs if not any(word in run.name for word in EDITED)):
+        one, several = read_manifest(studies_alone / run), read_manifest(tmp_path / run)
+        for name, file in one["files"].items():
+            first = load_file(studies_alone / run / file["file"])
+            second = load_file(tmp_path / run / several["files"][name]["file"])
+            assert first.keys() == second.keys()
+            for key, value in first.items():
+                if key.replace("/", ".").rpartition(".")[2] in OF_ROUNDING or not value.numel():
+                    continue
+                size = float(value.double().nan_to_num().abs().max())
+                off = (value.double() - second[key].double()).nan_to_num().abs().max()
+                assert float(off) <= 1e-5 * (1 + size), f"{run} {key}"
+
+
+def test_packing__what_comes_back_is_what_was_given_and_nothing_foreign_is_made():
+    value = {("a", 1): [torch.arange(3), None, (Head(1, 2), 0.5)], "empty": torch.empty(0, 2)}
+    found = values_of(bytes_of(value))
+    assert list(found) == list(value)
+    assert torch.equal(found["a", 1][0], torch.arange(3))
+    assert found["a", 1][1:] == [None, (Head(1, 2), 0.5)]
+    assert found["empty"].shape == (0, 2)
+    with pytest.raises(TypeError, match="cannot be given to other processes"):
+        bytes_of({"a": object()})
+    foreign = bytes_of(Head(1, 2)).replace(b"qkprism.heads", b"fractions.xyz")
+    with pytest.raises(TypeError, match="no record of qkprism"):
+        values_of(foreign)

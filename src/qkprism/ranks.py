@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from qkprism.errors import QKPrismError
+from qkprism.packing import bytes_of, values_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,11 +135,7 @@ def exchanged(value: Made, failure: str | None = None) -> list[Made]:
     """What every rank gives, in their order; where one tells of a failure, all of them raise it."""
     if ranks().count == 1:
         return [value]
-    from torch import distributed
-
-    every: list[Any] = [None] * ranks().count
-    with _reaching():
-        distributed.all_gather_object(every, (value, failure), group=_gloo())
+    every = [values_of(body) for body in _gathered(bytes_of((value, failure)))]
     told: dict[str, list[int]] = {}
     for number, (_, reason) in enumerate(every):
         if reason is not None:
@@ -146,6 +143,22 @@ def exchanged(value: Made, failure: str | None = None) -> list[Made]:
     if told:
         raise RankError("\n".join(_by_rank(reason, numbers) for reason, numbers in told.items()))
     return [value for value, _ in every]
+
+
+def _gathered(body: bytes) -> list[bytes]:
+    """The bytes of every rank."""
+    import torch
+    from torch import distributed
+
+    here, count = torch.frombuffer(bytearray(body), dtype=torch.uint8), ranks().count
+    sizes = [torch.zeros(1, dtype=torch.long) for _ in range(count)]
+    with _reaching():
+        distributed.all_gather(sizes, torch.tensor([len(body)]), group=_gloo())
+        longest = int(max(sizes))
+        every = [torch.empty(longest, dtype=torch.uint8) for _ in range(count)]
+        padded = torch.cat([here, here.new_zeros(longest - len(here))])
+        distributed.all_gather(every, padded, group=_gloo())
+    return [one[: int(size)].numpy().tobytes() for one, size in zip(every, sizes, strict=True)]
 
 
 def _by_rank(reason: str, numbers: Sequence[int]) -> str:
