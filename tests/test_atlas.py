@@ -256,7 +256,7 @@ def test_atlas__saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     assert loaded.to_frame().equals(Atlas.load(loaded.save(tmp_path / "again")).to_frame())
     torch.testing.assert_close(loaded.layers[1].mean_key, atlas.layers[1].mean_key, atol=1e-6, rtol=1e-6)
     assert loaded.strongest == atlas.strongest
-    assert loaded.to_html().count("<table") == 2
+    assert loaded.to_html().count("<table") == 3
 
 
 def test_atlas__of_another_model_is_refused() -> None:

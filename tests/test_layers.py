@@ -178,6 +178,7 @@ FLOORS = [
         "atlas.windows",
         "atlas.sums",
         "atlas.atlas",
+        "atlas.spans",
         "atlas.rows",
         "atlas.coverage",
         "atlas.signature",

@@ -8,8 +8,11 @@ import torch
 
 import qkprism as qk
 from qkprism.atlas import naming
+from qkprism.atlas.rows import STAGES, RotatedRows
+from qkprism.atlas.spans import NAMED, named_spans
 from qkprism.core.projectors import span_projector
 from qkprism.core.row_split import REST
+from qkprism.models.rotation import Rotation
 from qkprism.subspaces import spaces
 from test_atlas import WORDS, surveyed, wrapped
 from test_pipeline import contrast
@@ -92,14 +95,14 @@ def test_named__features_of_several_runs_share_their_joint_span():
 
 
 def test_stands_out__is_above_all_draws_and_by_more_than_any_feature_by_chance():
-    own, null = torch.tensor([3.0]), torch.tensor([[1.0, 2.9]])
+    own, null = torch.tensor([3.0]).double(), torch.tensor([[1.0, 2.9]]).double()
     assert naming.stands_out(own, null).tolist() == [True]
-    assert naming.stands_out(torch.tensor([2.8]), null).tolist() == [False]
+    assert naming.stands_out(torch.tensor([2.8]).double(), null).tolist() == [False]
     # the second feature's draw stands out of its others by 2: what stands out less than that may be chance
-    both = torch.tensor([[1.0, 2.9], [1.0, 2.0]])
-    assert naming.stands_out(torch.tensor([3.0, 0.5]), both).tolist() == [False, False]
-    assert naming.stands_out(torch.tensor([7.0, 0.5]), both).tolist() == [True, False]
-    scaled = naming.stands_out(torch.tensor([7.0, 50.0]), both * torch.tensor([[1.0], [100.0]]))
+    both = torch.tensor([[1.0, 2.9], [1.0, 2.0]]).double()
+    assert naming.stands_out(torch.tensor([3.0, 0.5]).double(), both).tolist() == [False, False]
+    assert naming.stands_out(torch.tensor([7.0, 0.5]).double(), both).tolist() == [True, False]
+    scaled = naming.stands_out(torch.tensor([7.0, 50.0]).double(), both * torch.tensor([[1.0], [100.0]]))
     assert scaled.tolist() == [True, False]  # however large a feature is by itself
 
 
@@ -158,3 +161,51 @@ def test_named__only_what_beats_permuted_labels_is_offered():
             lead = float(row.terms[name][edge.key] - row.terms[name][edge.rival])
             assert (name in edge.lead_shares) == (abs(lead) > float(over.abs().max()))
             assert (name in edge.offered) == (name in edge.shares or name in edge.lead_shares)
+
+
+def test_survey__with_features_says_what_they_rebuild_beside_permuted_labels():
+    options = {"windows": 8, "length": 24, "progress": False}
+    texts = [WORDS * 30, WORDS[5:] * 30]
+    without = qk.survey(wrapped("llama"), texts, **options)
+    atlas = qk.survey(wrapped("llama"), texts, **options, features=found(0))
+    assert [*atlas.coverage()["with"]] == [*STAGES, *NAMED]
+    frame = atlas.to_frame().set_index("head")
+    for name in without.to_frame():
+        if name != "head":
+            assert [*frame[name]] == [*without.to_frame()[name]], name
+    for head in map(str, atlas.heads):
+        ours = head in HEADS
+        assert frame["named: rank"][head] == (4 if ours else 0)
+        for stage in NAMED:
+            same = frame[f"variation: {stage}"][head] == frame["variation: + asked position"][head]
+            assert same == (not ours)
+    stages = atlas.coverage().set_index("with")
+    assert stages["variation"]["+ named"] == pytest.approx(frame["variation: + named"].median())
+    assert stages["suffice"]["+ match 16"] == pytest.approx(frame["suffice: + match 16"].mean())
+    assert "With named features" in atlas.to_html()
+    assert "With named features" not in without.to_html()
+
+
+@pytest.mark.parametrize("rope", ["post", "relative"])
+def test_survey__what_is_named_of_a_row_is_the_part_of_the_joint_span(rope):
+    features, model, met = found(0, rope), wrapped("llama"), []
+    spans = named_spans(model, [features])
+
+    def visit(call):
+        rotation = Rotation.of(call, model.rotated_slices[call.layer])
+        rows = RotatedRows.of(call, rotation, surveyed("llama").layers[call.layer], slice(-1, None), torch.float64)
+        parts = rows.split.parts()
+        stages = rows.stages(parts, spans[call.layer])
+        for head in (head for head in features.heads if head.layer == call.layer):
+            bases = [basis for _, basis in spaces.Spaces.of(features).of_head(head)]
+            for place, stage in enumerate(NAMED):
+                span = naming._span([basis[place] for basis in bases])
+                forms = naming.NamedForms(("all",), span[None], span[None, None], (rope == "relative",), overlap=False)
+                expected = forms.parts(rows, head.index)[0][0]
+                named = stages[[*STAGES, *NAMED].index(stage)] - stages[STAGES.index("+ asked position")]
+                torch.testing.assert_close(named[0, head.index, 0], expected, atol=1e-6, rtol=1e-6)
+                assert expected.abs().max() > 1e-3
+                met.append((head, stage))
+
+    model.run(torch.tensor([model.tokenizer(WORDS)["input_ids"]]), None, visit)
+    assert len(met) == len(features.heads) * len(NAMED)

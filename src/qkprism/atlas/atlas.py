@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 KIND = "atlas"
+SUFFICE = 0.1  # total variation below which parts are said to suffice
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,26 @@ class Atlas:
         for name, values in self.scores.items():
             columns[name] = [values.get(head, float("nan")) for head in self.heads]
         return pd.DataFrame(columns)
+
+    def coverage(self) -> pd.DataFrame:
+        """A row a stage of the split: how far its rows are from the true ones on held-out text, over all heads.
+
+        `variation` and `later` (without the first token) are medians over heads, `suffice` is the mean share of rows
+        within 0.1, and `heads` the share of heads whose mean variation is.
+        """
+        import pandas as pd
+
+        frame = self.to_frame()
+        stages = [str(name).partition(": ")[2] for name in frame if str(name).startswith("suffice: ")]
+        return pd.DataFrame(
+            {
+                "with": stages,
+                "variation": [float(frame[f"variation: {stage}"].median()) for stage in stages],
+                "later": [float(frame[f"variation without first: {stage}"].median()) for stage in stages],
+                "suffice": [float(frame[f"suffice: {stage}"].mean()) for stage in stages],
+                "heads": [float((frame[f"variation: {stage}"] < SUFFICE).mean()) for stage in stages],
+            }
+        )
 
     def plot(self, score: str = "variation: + asked position") -> go.Figure:
         """Layers against heads, coloured by a column of `to_frame`."""

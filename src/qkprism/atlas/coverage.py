@@ -3,6 +3,7 @@
 Parts are added one after another, and each time the row that they give alone is compared with the true one:
 
     first token; + position; + salience; + asked position; + the first 4, 16, 32 directions of the match
+    instead of directions: + what named features span of the match; + what permuted labels span of it
 
 Total variation is half the sum of absolute differences; a head at rest on the first token has little of it with nothing
 explained, so it is also given for the row without its first token.
@@ -16,8 +17,9 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from qkprism.atlas.atlas import HeadMeans
+from qkprism.atlas.atlas import SUFFICE, HeadMeans
 from qkprism.atlas.rows import STAGES, RotatedRows
+from qkprism.atlas.spans import NAMED, NamedSpans
 from qkprism.atlas.sums import Kinds
 from qkprism.core.row_split import PARTS
 from qkprism.core.variation import variation_of, without_first
@@ -26,7 +28,6 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device
 from qkprism.models.rotation import Rotation
 
-SUFFICE = 0.1  # total variation below which parts are said to suffice
 KEPT = 8  # strongest rows of a head
 
 
@@ -43,11 +44,10 @@ class CoverageSums:
     places: Int64[Tensor, "head kept 3"]  # their window, query and key
 
     @classmethod
-    def zeros(cls, heads: int) -> CoverageSums:
-        """Sums of nothing."""
-        stages, parts, one = (
-            torch.zeros(shape, dtype=torch.float64) for shape in ((heads, len(STAGES)), (heads, len(PARTS)), ())
-        )
+    def zeros(cls, heads: int, *, named: bool = False) -> CoverageSums:
+        """Sums of nothing; with the stages of named features among them or not."""
+        shapes = ((heads, len(STAGES) + named * len(NAMED)), (heads, len(PARTS)), ())
+        stages, parts, one = (torch.zeros(shape, dtype=torch.float64) for shape in shapes)
         strongest, places = torch.zeros(heads, KEPT, dtype=torch.float64), torch.zeros(heads, KEPT, 3).long()
         return cls(stages.clone(), stages.clone(), stages.clone(), parts, one, strongest, places)
 
@@ -72,7 +72,7 @@ class CoverageSums:
         found: dict[str, dict[Head, float]] = {}
         tables = {"variation": self.variation, "variation without first": self.variation_later, "suffice": self.suffice}
         for name, table in tables.items():
-            for stage, values in zip(STAGES, table.mT / self.rows, strict=True):
+            for stage, values in zip((*STAGES, *NAMED), table.mT / self.rows, strict=False):
                 found[f"{name}: {stage}"] = {Head(layer, i): float(v) for i, v in enumerate(values)}
         for part, values in zip(PARTS, self.decides.mT / self.rows, strict=True):
             found[f"decides: {part}"] = {Head(layer, i): float(v) for i, v in enumerate(values)}
@@ -86,6 +86,7 @@ def add_rows(
     means: HeadMeans,
     kinds: Kinds,
     first_window: int,
+    named: NamedSpans | None = None,
 ) -> None:
     """Split the rows of a batch in every head of a layer, rebuild them stage by stage, and add up."""
     home = float64_device(call.query.device)
@@ -93,7 +94,7 @@ def add_rows(
     logits = call.logits(rows=kinds.rows)
     true, parts = call.softmax(logits), rows.split.parts()
     there = kinds.there[:, None].to(true)
-    for number, stage in enumerate(rows.stages(parts)):
+    for number, stage in enumerate(rows.stages(parts, named)):
         rebuilt = call.softmax(call.finish(stage, rows=kinds.rows))
         variation = variation_of(true, rebuilt) * there
         later = variation_of(without_first(true), without_first(rebuilt)) * there

@@ -15,6 +15,7 @@ from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explanation import Explanation, HeadRow, edge_of
 from qkprism.atlas.naming import NamedForms, Naming, named_forms
 from qkprism.atlas.rows import STAGES, RotatedRows
+from qkprism.atlas.spans import FeatureRuns, listed, read_run_of
 from qkprism.atlas.survey import survey
 from qkprism.capture.model_source import check_ids, check_length, versions
 from qkprism.contrasts import Text
@@ -33,12 +34,9 @@ from qkprism.models.rotation import Rotation
 from qkprism.options import show, whole_number
 from qkprism.results.features import Features
 from qkprism.runs import is_run
-from qkprism.studies.shelf_result import TABLE, Shelf
-from qkprism.verbs.inputs import check_features
+from qkprism.studies.shelf_result import Shelf
 
 TokenName = int | str
-FeatureRun = Features | Shelf | str | os.PathLike[str]
-FeatureRuns = FeatureRun | Sequence[FeatureRun] | None
 QUICK_WINDOWS, QUICK_LENGTH = 48, 128  # of the atlas that is made where there is none
 
 
@@ -262,16 +260,15 @@ def _feature_sets(features: Any, model: Model) -> dict[str, Naming]:
 
     A run that is alone needs no name.
     """
-    listed = [features] if isinstance(features, Features | Shelf | str | os.PathLike) else list(features or ())
     found: dict[str, Naming] = {}
-    for one in listed:
-        run = one if isinstance(one, Features | Shelf) else load_run(path_of(one))
-        check_features(model, run.provenance)
+    runs = listed(features)
+    for one in runs:
+        run = read_run_of(one, model)
         if isinstance(run, Shelf):
             sets: dict[str, Naming] = {name: run.spaces(name) for name in run.contrasts}
         else:
             folder = "run" if isinstance(one, Features | Shelf) else path_of(one).resolve().name
-            sets = {folder if len(listed) > 1 else "": run}
+            sets = {folder if len(runs) > 1 else "": run}
         for name, loaded in sets.items():
             found[_free(name, found)] = loaded
     return found
@@ -280,11 +277,6 @@ def _feature_sets(features: Any, model: Model) -> dict[str, Naming]:
 def _free(name: str, taken: Container[str]) -> str:
     """The name, with a number where it is taken."""
     return next(one for one in chain([name], (f"{name} {n}" for n in count(2))) if one not in taken)
-
-
-def load_run(folder: Path) -> Features | Shelf:
-    """A run of features, or of the shelf."""
-    return Shelf.load(folder) if (folder / TABLE).is_dir() else Features.load(folder)
 
 
 def _provenance(model: Model, atlas: Atlas) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkprism.atlas.atlas import HeadMeans
+from qkprism.atlas.spans import NAMED, NamedSpans
 from qkprism.core.row_split import RowSplit
 from qkprism.models.calls import AttentionCall
 from qkprism.models.rotation import Rotation
@@ -45,14 +46,26 @@ class RotatedRows:
             mean_query, mean_key = at_rows.turn(mean_query), rotation.turn(mean_key)
         return cls(RowSplit(query, mean_query, key, mean_key, float(call.scaling)), at_rows, means)
 
-    def stages(self, parts: Float[Tensor, "part text head row token"]) -> list[Float[Tensor, "text head row token"]]:
-        """Logits from more and more of the parts, in the order of `STAGES`."""
+    def stages(
+        self, parts: Float[Tensor, "part text head row token"], named: NamedSpans | None = None
+    ) -> list[Float[Tensor, "text head row token"]]:
+        """Logits from more and more of the parts, in the order of `STAGES`; then with what is named instead."""
         added = list(accumulate(parts[:-1]))
-        return [*added, *(added[-1] + self.match(cut) for cut in CUTS)]
+        matches = [self._asked(self.means.directions.form(cut)) for cut in CUTS]
+        if named is not None:
+            matches += [self._named(named, stage) for stage in range(len(NAMED))]
+        return [*added, *(added[-1] + match for match in matches)]
 
-    def match(self, rank: int) -> Float[Tensor, "text head row token"]:
-        """The match of the first directions alone."""
-        change = self.split.query_change
-        plain = change if self.rotation is None else self.rotation.back(change)
-        asked = torch.einsum("bhrd,hde->bhre", plain, self.means.directions.form(rank).to(plain))
-        return self.split.asks(asked if self.rotation is None else self.rotation.turn(asked))
+    def _named(self, named: NamedSpans, stage: int) -> Tensor:
+        """The match that is named, of the heads that count positions one way and those that do it the other."""
+        found = [self._asked(forms[stage], relative=frame) for frame, forms in named.forms.items()]
+        return sum(found[1:], found[0]) * self.split.scaling
+
+    def _asked(
+        self, forms: Float[Tensor, "head d_head d_head"], *, relative: bool = True
+    ) -> Float[Tensor, "text head row token"]:
+        """dq^T F dk, in the frame without rotation or in that of the model."""
+        change, rotation = self.split.query_change, self.rotation if relative else None
+        plain = change if rotation is None else rotation.back(change)
+        asked = torch.einsum("bhrd,hde->bhre", plain, forms.to(plain))
+        return self.split.asks(asked if rotation is None else rotation.turn(asked))

@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from qkprism.atlas.atlas import Atlas, HeadMeans, StrongRow
 from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.signature import signature
+from qkprism.atlas.spans import FeatureRuns, NamedSpans, listed, named_spans, read_run_of
 from qkprism.atlas.sums import Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
 from qkprism.capture.model_source import versions
@@ -46,6 +47,7 @@ def survey(
     length: int = 256,
     held_out: float = 0.25,
     seed: int = 0,
+    features: FeatureRuns = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Atlas:
@@ -61,6 +63,7 @@ def survey(
     held_out    the share of the text, of other documents where there are several, that is not learned from: how well
                 parts of the split rebuild rows of attention is measured there
     seed        of what is held out, and of the text that a model writes
+    features    named features, or their run folders: how much of the rows they rebuild, beside permuted labels
     checkpoint  a folder; a survey that was killed goes on where it was, to the identical result
     progress    whether a bar is shown
     """
@@ -68,8 +71,9 @@ def survey(
     length = _length(model, whole_number(length, "length", SHORTEST))
     if not 0 < finite(held_out, "held_out") < 1:
         raise QKPrismError(f"held_out={held_out} is not a share of the text. Give a number between 0 and 1.")
+    runs = [read_run_of(run, model) for run in listed(features)]
     job = {"survey": 1, "model_digest": model_digest(model.hf), "texts": _told(texts), "windows": windows}
-    job |= {"length": length, "held_out": held_out, "seed": seed}
+    job |= {"length": length, "held_out": held_out, "seed": seed, "features": [_told(run.provenance) for run in runs]}
     work = Unfinished(None if checkpoint is None else path_of(checkpoint), job)
     done, files = work.read()
     if not done:
@@ -80,7 +84,8 @@ def survey(
     learned, tested = read.split(held_out, seed)
     if not len(learned):
         raise QKPrismError(f"{len(read)} windows of text are too few to hold some out. Give more text.")
-    run = _SurveyPass(model, model.rotated_slices, work, done, {"windows": _stored(read)})
+    named = named_spans(model, runs) if runs else {}
+    run = _SurveyPass(model, model.rotated_slices, work, done, {"windows": _stored(read)}, named)
     with work.stoppable():
         sums = run.learn(learned, files.get("learned", {}), progress)
         layers = {layer: HeadMeans.of(one, model.layers[layer].scaling) for layer, one in sums.items()}
@@ -89,9 +94,13 @@ def survey(
     for layer, one in coverage.items():
         for name, values in one.scores(layer).items():
             scores.setdefault(name, {}).update(values)
+    if named:
+        every = {Head(layer, i): float(rank) for layer in coverage for i, rank in enumerate(named[layer].rank)}
+        scores["named: rank"] = every
     scores |= signature(model, tested, layers)
     strongest = strongest_rows(model, coverage, tested)
-    return Atlas(layers, scores, strongest, _provenance(model, learned, tested, length, seed))
+    about = _provenance(model, learned, tested, length, seed) | {"features": [repr(one) for one in runs]}
+    return Atlas(layers, scores, strongest, about)
 
 
 def _told(texts: Any) -> str:
@@ -135,6 +144,7 @@ class _SurveyPass:
 
     done    windows that all processes together have learned from and tested on
     kept    what checkpoints hold besides: the windows, and the sums of what is over
+    named   what named features span, by layer
     """
 
     model: Model
@@ -142,6 +152,7 @@ class _SurveyPass:
     work: Unfinished
     done: dict[str, int]
     kept: dict[str, Mapping[str, Tensor]]
+    named: Mapping[int, NamedSpans]
 
     def learn(self, windows: Windows, former: Mapping[str, Tensor], progress: bool) -> dict[int, LayerSums]:
         """The sums of the text that is learned from."""
@@ -161,7 +172,9 @@ class _SurveyPass:
         self, windows: Windows, layers: Mapping[int, HeadMeans], former: Mapping[str, Tensor], progress: bool
     ) -> dict[int, CoverageSums]:
         """How well rows of held-out text are rebuilt."""
-        sums = {layer: CoverageSums.zeros(len(means.mean_query)) for layer, means in layers.items()}
+        sums = {
+            layer: CoverageSums.zeros(len(means.mean_query), named=bool(self.named)) for layer, means in layers.items()
+        }
         sums |= {layer: CoverageSums(**tensors) for layer, tensors in _by_layer(former).items()}
         self._each("tested", windows, partial(self._test_batch, layers, sums), sums, progress)
         return {layer: CoverageSums(**tensors) for layer, tensors in _by_layer(self.kept["tested"]).items()}
@@ -238,7 +251,7 @@ class _SurveyPass:
         kinds = Kinds.of(batch, start, self.model.device)
 
         def visit(call: AttentionCall, rotation: Rotation | None) -> None:
-            add_rows(sums[call.layer], call, rotation, layers[call.layer], kinds, start)
+            add_rows(sums[call.layer], call, rotation, layers[call.layer], kinds, start, self.named.get(call.layer))
 
         self.show(batch, visit)
 

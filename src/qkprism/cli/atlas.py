@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,10 @@ from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
+FeaturesOption = Annotated[
+    list[Path] | None, typer.Option(help="Run folders of features or of the shelf, to name parts of the match.")
+]
+
 
 @app.command(epilog="Examples:  qkprism atlas   qkprism atlas --texts corpus.jsonl --windows 512 --save runs/atlas")
 def atlas(
@@ -25,6 +30,7 @@ def atlas(
     windows: Annotated[int, typer.Option(help="Pieces of text to read.", min=4)] = 128,
     length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 256,
     seed: Annotated[int, typer.Option(help="Of what is held out and of the model's own text.")] = 0,
+    features: FeaturesOption = None,
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
     ] = None,
@@ -37,6 +43,7 @@ def atlas(
     loading = Loading(model, dtype, device, device_map)
     if missing := [place for place in texts or () if not place.exists()]:
         raise QKPrismError(f"{missing[0]} does not exist.")
+    _check_folders(features or ())
     checked_seed(seed)
     save = place_for(save, "atlas")
     import qkprism as qk
@@ -47,7 +54,8 @@ def atlas(
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
     SETTINGS.hold(save)
     loaded = loading.load()
-    found = qk.survey(loaded, texts or None, windows=windows, length=length, seed=seed, checkpoint=kept)
+    options: dict[str, Any] = {"windows": windows, "length": length, "seed": seed, "features": features}
+    found = qk.survey(loaded, texts or None, **options, checkpoint=kept)
     report = None
     if save is not None and kept is not None:
         report = write_text(found.save(save) / "report.html", found.to_html())
@@ -62,8 +70,10 @@ def atlas(
     if as_json:
         print_json({"provenance": dict(found.provenance), "heads": frame.to_dict("records")})
         return
+    print_table(
+        found.coverage(), [*found.coverage()], "Rows rebuilt from parts alone, on held-out text: medians over heads"
+    )
     columns = ["head", "attention: first token", "attention: distance 1", "attention: after the same token"]
-    columns += ["variation: + asked position", "variation: + match 16"]
     best = frame.sort_values("attention: after the same token", ascending=False).head(10)
     print_table(best, columns, "Heads that attend to what followed the same token before")
     typer.echo(summary(found))
@@ -81,9 +91,7 @@ def explain(
     key: Annotated[str | None, typer.Option(help="The token attended to: text or number; else the strongest.")] = None,
     head: Annotated[str | None, typer.Option(help="Heads such as L18H6,L21H7; all by default.")] = None,
     atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
-    features: Annotated[
-        list[Path] | None, typer.Option(help="Run folders of features, to name parts of the match.")
-    ] = None,
+    features: FeaturesOption = None,
     top: Annotated[int, typer.Option(help="How many edges to tell.", min=1)] = 8,
     save: Annotated[Path | None, typer.Option(help="Write the page, such as why.html.")] = None,
     dtype: DtypeOption = None,
@@ -94,9 +102,7 @@ def explain(
     """Why do heads attend there? Any text, in parts that add up, strongest edges first."""
     loading, heads = Loading(model, dtype, device, device_map), heads_named(head)
     check_text(text)
-    for place in [*(features or ()), *([atlas] if atlas else ())]:
-        if not place.is_dir():
-            raise QKPrismError(f"{place} is not a run folder.")
+    _check_folders([*(features or ()), *([atlas] if atlas else ())])
     import qkprism as qk
 
     options: dict[str, Any] = {"query": _token(query), "key": _token(key), "head": heads, "atlas": atlas, "top": top}
@@ -108,6 +114,12 @@ def explain(
             typer.echo(f"{number}. {edge.sentence}")
     if save is not None:
         typer.echo(f"Page: {found.save(save).resolve()}", err=as_json)
+
+
+def _check_folders(places: Iterable[Path]) -> None:
+    for place in places:
+        if not place.is_dir():
+            raise QKPrismError(f"{place} is not a run folder. `qkprism runs` lists those there are.")
 
 
 def _token(name: str | None) -> int | str | None:

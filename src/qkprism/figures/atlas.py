@@ -67,23 +67,18 @@ CAPTIONS = {
 }
 
 
+BESIDE = ("+ named", "+ permuted labels")
+
+
 def coverage_figure(frame: pd.DataFrame, *, width: int = WIDTH) -> go.Figure:
     """How far rebuilt rows are from the true ones as parts are added: the median head and the middle half."""
     fig = go.Figure()
     looks = (("variation", "all tokens", "#0072B2"), ("variation without first", "without the first token", "#D55E00"))
     for name, title, color in looks:
         stages = [str(column) for column in frame if str(column).startswith(f"{name}:")]
-        labels = [column.partition(": ")[2] for column in stages]
-        low, middle, high = (frame[stages].quantile(share).to_numpy() for share in (0.25, 0.5, 0.75))
-        fig.add_scatter(
-            x=labels, y=middle.tolist(), mode="lines+markers", name=title,
-            line={"color": color, "width": 2}, marker={"size": 8},
-            error_y={
-                "array": (high - middle).tolist(),
-                "arrayminus": (middle - low).tolist(), "color": color, "thickness": 1,
-            },
-            hovertemplate=f"{title}, %{{x}}: median %{{y:.3f}}<extra></extra>",
-        )  # fmt: skip
+        for beside in (False, True):  # named features stand beside the directions of the match
+            these = [column for column in stages if (column.partition(": ")[2] in BESIDE) is beside]
+            _add_stages(fig, frame[these], title, color, "markers" if beside else "lines+markers")
     fig.update_yaxes(title_text="total variation", rangemode="tozero")
     fig.update_layout(legend={"x": 1, "xanchor": "right", "y": 1, "yanchor": "top"})
     return finish(
@@ -91,7 +86,28 @@ def coverage_figure(frame: pd.DataFrame, *, width: int = WIDTH) -> go.Figure:
         title="What rebuilds attention: parts added one after another",
         subtitle=f"{count(len(frame), 'head')}, held-out text",
         caption="Points are the median head, whiskers the middle half of heads. Each stage has all parts before it. "
-        "0 is the true row.",
+        "Named features, and as much of permuted labels, stand where directions of the match would. 0 is the true row.",
         width=width,
         plot_height=320,
+    )
+
+
+def _add_stages(fig: go.Figure, table: pd.DataFrame, title: str, color: str, mode: str) -> None:
+    """The median head at every stage, and the middle half."""
+    low, middle, high = (table.quantile(share).to_numpy() for share in (0.25, 0.5, 0.75))
+    fig.add_scatter(
+        x=[str(column).partition(": ")[2] for column in table],
+        y=middle.tolist(),
+        mode=mode,
+        name=title,
+        showlegend=mode != "markers",
+        line={"color": color, "width": 2},
+        marker={"size": 8},
+        error_y={
+            "array": (high - middle).tolist(),
+            "arrayminus": (middle - low).tolist(),
+            "color": color,
+            "thickness": 1,
+        },
+        hovertemplate=f"{title}, %{{x}}: median %{{y:.3f}}<extra></extra>",
     )

@@ -36,6 +36,7 @@ def atlas_page(atlas: Atlas) -> str:
         f"<p class=note>Learned from {text.get('tokens')} tokens of {escape(str(text.get('origin')))}; tested on "
         f"{text.get('held_out_tokens')} others.</p>",
         figure(coverage_figure(frame)),
+        _coverage(atlas),
         "<h2>What decides</h2>",
         _deciding(frame),
         "<h2>Where heads look</h2>",
@@ -47,15 +48,38 @@ def atlas_page(atlas: Atlas) -> str:
 
 
 def summary(atlas: Atlas) -> str:
-    """Three sentences made from the numbers."""
-    frame = atlas.to_frame()
-    three, sixteen = (frame[f"variation: {stage}"].median() for stage in ("+ asked position", "+ match 16"))
-    suffice = frame["suffice: + asked position"].mean()
+    """A few sentences made from the numbers."""
+    frame, stages = atlas.to_frame(), atlas.coverage().set_index("with")
+    three, sixteen = (stages["variation"][stage] for stage in ("+ asked position", "+ match 16"))
     first = (frame["decides: first token"] > 0.5).sum()
-    return (
+    said = (
         f"{len(frame)} heads. In the median head, place and salience alone rebuild a row of attention to within "
         f"{three:.2f} of total variation; 16 directions of match bring it to {sixteen:.2f}. They suffice (within 0.1) "
-        f"in {suffice:.0%} of all rows. {first} heads rest on the first token in most rows."
+        f"in {stages['suffice']['+ asked position']:.0%} of all rows. {first} heads rest on the first "
+        "token in most rows."
+    )
+    if "+ named" not in stages.index:
+        return said
+    named, permuted = (stages["suffice"][stage] for stage in ("+ named", "+ permuted labels"))
+    return f"{said} With named features {named:.0%} of rows suffice; with as much of permuted labels {permuted:.0%}."
+
+
+def _coverage(atlas: Atlas) -> str:
+    """What suffices, with one part more in each row."""
+    told = atlas.coverage()
+    shares = {name: [f"{share:.0%}" for share in told[name]] for name in ("suffice", "heads")}
+    rows: list[dict[str, Any]] = [
+        {str(name): value for name, value in row.items()} for row in told.assign(**shares).to_dict("records")
+    ]
+    return table(
+        rows,
+        {
+            "with": "rebuilt from",
+            "variation": "variation, median head",
+            "later": "without the first token",
+            "suffice": "of all rows within 0.1",
+            "heads": "of heads within 0.1 on average",
+        },
     )
 
 
