@@ -8,6 +8,7 @@ from itertools import groupby
 import pytest
 
 import qkprism
+from mailed import answer_in, said_in
 from qkprism import Effects, Features, cli
 from qkprism.models import encoding
 from qkprism.runs import _body_digest, read_manifest
@@ -59,10 +60,10 @@ def test_decompose__saves_a_run_with_a_report_and_shows_it_again(run, place):
     assert "rank" in out
     assert str(saved / "report.html") in out
     page = (saved / "report.html").read_text()
-    assert "Query-key features of boxes" in page
-    assert "src=" not in page.split("<body>")[1]
     assert "of 2 heads; chance alone would show about" in out.replace("\n", " ")
-    assert "of 2 heads; chance alone would show about" in page
+    assert "of 2 heads; chance alone would show about" in said_in(page)
+    assert answer_in(page, "table", table="features")["n"] == 2
+    assert answer_in(page, "table", table="heads")["n"] == 8
     assert len(Features.load(saved)) == 2
     assert [p.name for p in saved.parent.iterdir()] == ["boxes"]
     code, again, _ = run("show", saved, "--json")
@@ -125,7 +126,9 @@ def test_intervene__prints_verdicts_and_saves_a_report(run, place, saved):
     code, out, err = run(*common, "--save", target)
     assert code == 0, err
     assert "L0H1 boxes (rank 2, raw): shift" in out
-    assert "In words" in (target / "report.html").read_text()
+    page = (target / "report.html").read_text()
+    assert "boxes moves most in" in said_in(page)
+    assert answer_in(page, "figure", figure="effects")["figure"]["data"]
     assert Effects.load(target).heads == ("L0H1", "L1H0")
     code, out, _ = run(*common, "--outcome", "logits", "--each", "--heads", "L1H0", "--json")
     body = json.loads(out)

@@ -15,9 +15,9 @@ from planted import Lock
 from qkprism import Head
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE, RIVALS, SHARED, WEAK, Control, ControlName
 from qkprism.core.effect_sums import Table
+from qkprism.explorer.opening import opened
 from qkprism.figures.separation import separation_figure
 from qkprism.figures.theme import INK
-from qkprism.page.report import effects_report
 from qkprism.subspaces.conditions import layer_conditions
 from qkprism.subspaces.intervention import intervene_vectors
 from qkprism.toy.contrasts import feature_only
@@ -70,7 +70,7 @@ def test_controls__are_those_that_conditions_are_made_of(features):
 
 
 def test_controls__each_has_its_place_in_sentences_frames_figures_and_pages(effects):
-    fig, page = effects.plot(), effects_report(effects)
+    fig, caption = effects.plot(), opened("effects", effects).captions["effects"]
     rows, frame = effects.beats(), effects.to_frame()
     assert {row["control"] for row in rows} == {control.name for control in RIVALS}
     assert set(frame.control) == set(BY_NAME)
@@ -83,7 +83,7 @@ def test_controls__each_has_its_place_in_sentences_frames_figures_and_pages(effe
         assert effects.gain(**where)[1] >= 0
     for control in RIVALS:
         assert all(control.title in sentence for sentence in effects.verdict())
-        assert f"<b>{control.title}</b> ({control.meaning}; {control.strength})" in page
+        assert f"{control.title} ({control.meaning}; {control.strength})" in caption
         assert control.title in shown
 
 

@@ -106,8 +106,8 @@ def test_jobs__stop_at_their_next_step_and_before_they_begin() -> None:
 
 def test_trial__becomes_a_run_like_any_other_and_names_parts(tmp_path: Path) -> None:
     model, atlas = explained()
-    desk = Desk(lambda: model, root=tmp_path)
-    desk._model, desk._atlas, desk.stage = model, atlas, "ready"
+    desk = Desk.ready(model, atlas, {})
+    desk.root = tmp_path
     client = TestClient(explorer_app(desk, Worker(), secret=SECRET, port=PORT), base_url=f"http://127.0.0.1:{PORT}")
 
     def asked(what: str, **question: Any) -> Any:

@@ -34,9 +34,7 @@ def features() -> qk.Features:
 
 def desk(runs: dict[str, OpenRun]) -> Desk:
     model, atlas = explained()
-    made = Desk(lambda: model, runs=runs)
-    made._model, made._atlas, made.stage = model, atlas, "ready"
-    return made
+    return Desk.ready(model, atlas, runs)
 
 
 def test_open_run__gives_the_tables_that_were_saved(tmp_path: Path) -> None:
@@ -73,18 +71,23 @@ def test_open_run__a_study_is_its_parts_and_the_toy_its_tables(tmp_path: Path) -
     assert table_answer(frame)["rows"][1] == ["d=2", None]
 
 
-def test_start__is_three_sentences_whose_heads_can_be_opened(tmp_path: Path) -> None:
+def test_start__says_what_was_found_and_leads_to_heads_and_tables(tmp_path: Path) -> None:
     opened = open_run(features().save(tmp_path / "f"))
     for runs in ({}, {"f": opened}):
-        sentences = desk(runs).start()["sentences"]
-        assert len(sentences) == 3
-        heads = [piece["head"] for pieces in sentences for piece in pieces if isinstance(piece, dict)]
+        made = desk(runs)
+        told = made.start()
+        sentences = [*told["sentences"], told["hint"], *(one for run in told["found"] for one in run["sentences"])]
+        links = [piece for pieces in sentences for piece in pieces if isinstance(piece, dict)]
+        heads = [piece["head"] for piece in links if "head" in piece]
         assert heads
-        assert all(desk(runs).head(name)["head"] == name for name in heads)
+        assert all(made.library.head(name)["head"] == name for name in heads)
+        places = [piece["go"] for piece in links if piece.get("go", {}).get("view") == "run"]
+        assert places
+        assert all(made.library.table(place["run"], place["table"])["n"] for place in places)
 
 
 def test_heads__have_a_column_for_every_score_of_every_run(tmp_path: Path) -> None:
-    told = desk({"f": open_run(features().save(tmp_path / "f"))}).heads()
+    told = desk({"f": open_run(features().save(tmp_path / "f"))}).library.tell_heads()
     columns = {column["name"]: column["values"] for column in told["columns"]}
     for place, (layer, index) in enumerate(told["heads"]):
         expected = float(features()["boxes", f"L{layer}H{index}"].spectrum.t[0])
@@ -102,7 +105,7 @@ def test_seen__margins_agree_with_how_often_the_feature_is_right(tmp_path: Path)
     (folder / "contrast.jsonl").write_text(Draft("x", tuple(e.text.markup() for e in texts)).file[1])
     opened = desk({"f": open_run(folder)})
     head = str(features().heads[3])
-    assert opened.evidence(head)["texts"]["f"][0] == "own"
+    assert opened.library.evidence(head)["texts"]["f"][0] == "own"
     found: dict[str, Any] = opened.seen(head, "f", "boxes", "own")
     assert len(found["texts"]) == found["n"] == 30
     keys = sum(len(e.text.positive) + len(e.text.negative) for e in texts)
@@ -154,7 +157,7 @@ def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tm
     effects.save(tmp_path / "e")
     runs = {str(tmp_path / name): open_run(tmp_path / name) for name in ("f", "e")}
     for head in effects.heads:
-        evidence = desk(runs).evidence(head)
+        evidence = desk(runs).library.evidence(head)
         (feature,) = evidence["features"]
         (effect,) = feature["effects"]
         rows = {row["control"]: row for row in effect["rows"]}
@@ -169,7 +172,7 @@ def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tm
         named = [row["title"] for row in rows.values() if row["rival"] and row["evidence"] and row["beaten"]]
         before = evidence["sentence"].partition("not clearly more")[0]
         assert all(name in before for name in named)
-    assert desk({}).evidence(effects.heads[0])["features"] == []
+    assert desk({}).library.evidence(effects.heads[0])["features"] == []
 
 
 def test_checks__say_by_how_much_a_part_is_off() -> None:

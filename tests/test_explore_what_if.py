@@ -26,9 +26,7 @@ ALL = {"part": None, "run": "boxes", "features": ["boxes"], "together": False}
 def desk() -> Desk:
     model, atlas = explained()
     features = qk.decompose(model, contrast(40), rank=3, progress=False)
-    made = Desk(lambda: model, runs={"boxes": opened("boxes", features)})
-    made._model, made._atlas, made.stage = model, atlas, "ready"
-    return made
+    return Desk.ready(model, atlas, {"boxes": opened("boxes", features)})
 
 
 def asked(wish: Wish, **options: Any) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from qkprism.figures import rank_figure, save_figure, score_figure, spectrum_fig
 from qkprism.figures.heads import few_heads
 from qkprism.figures.spectrum import shown_directions
 from qkprism.figures.theme import FEATURE_COLORS, ROLES, feature_color, number, plain, shortened, wrapped
-from qkprism.page.report import features_report
 from qkprism.results.scores import MEASURES
 
 EVIL = "<script>alert(1)</script> <b>a</b> & $x^2$"
@@ -287,23 +286,6 @@ def test_evidence__rank_zero_says_what_else_is_known(feature, t, gap, says, not_
     assert not_said not in said
     assert said.split(";")[0] in weak.plot().layout.title.text.replace("<br>", " ")
     assert "the gap and the accuracy measure what the head does" in note(weak.plot(), "caption").replace("<br>", " ")
-
-
-def test_features_report__rank_zero_is_not_called_nothing_where_something_speaks_for_it(pair):
-    heads = [Head(0, i) for i in range(3)]
-    made = over_heads(pair, heads)
-    weak = {key: weak_feature(f, t=[2.0, 5.9], gap=(1.0, 0.1)) for key, f in made.features.items()}
-    first = next(iter(weak))
-    noted = {**weak, first: replace(weak[first], notes=(f"{first[1]}: is odd.", "All are."))}
-    noted = {key: f if key == first else replace(f, notes=("All are.",)) for key, f in noted.items()}
-    page = features_report(replace(made, features=noted))
-    assert "no evidence of a feature" not in page
-    assert "Held-out rank 0, but not without evidence" in page
-    assert f"{first[0]} in {first[1]}: no leading direction holds by itself (t = 2.0); direction 2 of" in page
-    assert f"{first[1]}: is odd." in page
-    assert ">All are.<" in page  # of all heads, so none is named
-    nothing = {key: weak_feature(f, t=[2.0], gap=(0.1, 0.1)) for key, f in made.features.items()}
-    assert "not without evidence" not in features_report(replace(made, features=nothing))
 
 
 def test_rank_figure__says_what_zero_means_and_that_salience_moves_together(pair):

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
     ["errors", "packing", "ranks", "files", "locks", "stopping", "memory", "options", "notes", "progress", "encoding"],
-    ["heads", "runs", "store", "catalogue", "sharing", "controls"],
+    ["heads", "runs", "store", "catalogue", "sharing", "controls", "findings"],
     ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
     [
         "page.layout",
@@ -23,7 +23,7 @@ FLOORS = [
         "page.atlas",
         "explorer.assets",
         "explorer.answers",
-        "page.explanation",
+        "explorer.mail",
         "page.shelf",
     ],  # they import no results, so that results can have `.to_html()`
     [
@@ -86,6 +86,7 @@ FLOORS = [
         "results.validation",
         "results.projections",
         "results.interaction",
+        "results.words",
     ],
     ["subspaces.modulation"],
     [
@@ -204,9 +205,12 @@ FLOORS = [
         "explorer.evidence",
         "explorer.run_answers",
         "explorer.sets",
+        "explorer.library",
+        "explorer.report",
         "explorer.what_if",
         "explorer.what_if_answer",
         "explorer.desk",
+        "explorer.keep",
         "explorer.guard",
         "explorer.app",
         "explorer.serving",
@@ -214,7 +218,6 @@ FLOORS = [
     ],
     [""],
     [
-        "page.report",
         "page.binding_claims",
         "page.binding",
         "page.filter",
@@ -228,7 +231,7 @@ FLOORS = [
         "cli.app",
         "cli.printing",
         "cli.inputs",
-        "cli.words",
+        "cli.reports",
         "cli.marked",
         "cli.contrasts",
         "cli.features",

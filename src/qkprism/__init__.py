@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qkprism.core.moments import Moments
     from qkprism.encoding import Encoding
     from qkprism.errors import QKPrismError
+    from qkprism.explorer.report import report
     from qkprism.heads import Head
     from qkprism.models.loading import load
     from qkprism.models.model import Model
@@ -78,6 +79,7 @@ __all__ = [
     "intervene",
     "load",
     "project",
+    "report",
     "run_shelf",
     "survey",
     "task",
@@ -100,6 +102,7 @@ _NAMES = {
     "core.moments": ("Moments",),
     "encoding": ("Encoding",),
     "errors": ("QKPrismError",),
+    "explorer.report": ("report",),
     "heads": ("Head",),
     "models.loading": ("load",),
     "models.model": ("Model",),

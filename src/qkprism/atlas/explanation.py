@@ -170,7 +170,7 @@ class Explanation:
 
     def to_html(self) -> str:
         """A page of its own, to click and to mail: the explorer's view of these edges, with the data inside."""
-        from qkprism.page.explanation import explanation_page
+        from qkprism.explorer.mail import explanation_page
 
         return explanation_page(self)
 

@@ -15,6 +15,7 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
     doctor,
     explorer,
     features,
+    reports,
     runs,
     studies,
     toy,

@@ -35,8 +35,8 @@ from qkprism.cli.inputs import (
     source_named,
 )
 from qkprism.cli.printing import print_json, print_sentences, print_table
+from qkprism.cli.reports import keep_and_write, write_page
 from qkprism.cli.settings import SETTINGS
-from qkprism.cli.words import features_in_words, heads_in_words
 from qkprism.errors import QKPrismError
 from qkprism.files import check_figure_name
 from qkprism.options import (
@@ -57,6 +57,8 @@ from qkprism.options import (
     resolve_metric,
 )
 from qkprism.progress import part
+
+SHOWN = 64  # texts that are kept with a run
 
 
 @app.command(epilog="Examples:  qkprism heads induction --top 8   qkprism heads examples/boxes.jsonl")
@@ -91,6 +93,8 @@ def heads(
         return
     shown = ["head", "accuracy", "q", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"]
     print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
+    from qkprism.results.words import heads_in_words
+
     print_sentences(heads_in_words(scores))
 
 
@@ -142,7 +146,6 @@ def decompose(
     check_sources(contrasts, "contrast")
     resolve_metric(metric, len(contrasts))
     import qkprism as qk
-    from qkprism.files import write_text
     from qkprism.runs import remove_run
 
     found = texts.fit(contrasts, "contrast", model, limit)
@@ -162,13 +165,15 @@ def decompose(
         features = qk.decompose(loaded, {one.contrast.name: one.contrast for one in found}, heads=picked, **options)
     report = None
     if save is not None and kept is not None:
-        from qkprism.page.report import features_report
-
-        report = write_text(features.save(save) / "report.html", features_report(features, scores))
+        features.save(save)
+        if scores is not None:
+            scores.save(save / "heads")
+        texts.fit(contrasts[:1], "test", model, SHOWN)[0].contrast.write(save / "contrast.jsonl")
+        report = keep_and_write(loaded, save)
         remove_run(kept)
     _show(features, as_json)
     if report and not as_json:
-        typer.echo(f"Run folder: {save}\nReport:     {report.resolve()}")
+        typer.echo(f"Run folder: {save}\nReport:     {report}")
 
 
 @app.command(epilog="Example:  qkprism show runs/boxes")
@@ -210,7 +215,6 @@ def intervene(
     check_sources([contrast], "test")
     check_run(run, "features")
     import qkprism as qk
-    from qkprism.files import write_text
 
     features = qk.Features.load(run)
     examples = TextOptions.like(features).fit([contrast], "test", model, limit)[0].contrast
@@ -220,11 +224,9 @@ def intervene(
     else:
         _show_effects(effects)
     if save is not None:
-        from qkprism.page.report import effects_report
-
-        report = write_text(effects.save(save) / "report.html", effects_report(effects))
+        report = write_page(effects.save(save))
         if not as_json:
-            typer.echo(f"Run folder: {save}\nReport:     {report.resolve()}")
+            typer.echo(f"Run folder: {save}\nReport:     {report}")
 
 
 def _show_effects(effects: Any) -> None:
@@ -283,6 +285,8 @@ def attribute(
 
 
 def _show(features: Any, as_json: bool) -> None:
+    from qkprism.results.words import features_in_words
+
     frame = features.to_frame()
     if as_json:
         counts = {name: found._asdict() for name, found in features.count_found().items()}

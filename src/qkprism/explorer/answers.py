@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qkprism.heads import Head
     from qkprism.studies.shelf_result import Shelf
 
-FORMAT = 1
+FORMAT = 2
 PALETTE = {"scale": list(SEQUENTIAL), "missing": MISSING, "query": ROLES["query"], "attention": ROLES["strength"]}
 MEANINGS = {
     "first token": "what the first token gets for being the first, where heads rest",
@@ -42,6 +42,9 @@ SCORES = {
     "beyond 4.5 in fewer than one of a hundred heads.",
     "logit gap": "By how many logits the head prefers positive keys of this contrast.",
     "q": "The share of false discoveries if heads up to this one are taken as found.",
+    "rank": "How many directions of the head this feature takes.",
+    "effect": "How much more attention (or logit) an exchange of this feature moves to the target than no edit.",
+    "above controls": "By how much that is more than the nearest control which is evidence, such as permuted labels.",
     "contrast": "How often the head attends more to a positive key of this contrast than to any negative one, on "
     "held-out words.",
 }
@@ -108,13 +111,15 @@ def row_answer(explanation: Explanation, head: Head, keys: Iterable[int]) -> dic
     }
 
 
-def heads_answer(atlas: Atlas, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def heads_answer(heads: Sequence[Head], atlas: Atlas | None, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Every score of every head, a column each; those of runs come first."""
-    frame = atlas.to_frame()
-    of_atlas = {str(name): list(frame[name]) for name in frame if name != "head"}
+    of_atlas: dict[str, Sequence[float]] = {}
+    if atlas is not None:
+        frame = atlas.to_frame()
+        of_atlas = {str(name): list(frame[name]) for name in frame if name != "head"}
     return {
         "format": FORMAT,
-        "heads": [[head.layer, head.index] for head in atlas.heads],
+        "heads": [[head.layer, head.index] for head in heads],
         "columns": [
             {"name": name, "caption": SCORES.get(name.partition(":")[0], ""), "values": numbers(values)}
             for name, values in {**columns, **of_atlas}.items()
@@ -122,11 +127,12 @@ def heads_answer(atlas: Atlas, columns: Mapping[str, Sequence[float]]) -> dict[s
     }
 
 
-def head_answer(atlas: Atlas, head: Head, shelves: Mapping[str, Shelf]) -> dict[str, Any]:
+def head_answer(atlas: Atlas | None, head: Head, shelves: Mapping[str, Shelf]) -> dict[str, Any]:
     """One head: the rows of held-out text where it attends most, and what contrasts found in it."""
     tested = [one for shelf in shelves.values() if head in shelf.heads for one in _tested(shelf, head)]
     tested.sort(key=lambda one: -(one["accuracy"] or 0))
-    strongest = [vars(row) | {"attention": number(row.attention)} for row in atlas.strongest.get(head, ())]
+    rows = () if atlas is None else atlas.strongest.get(head, ())
+    strongest = [vars(row) | {"attention": number(row.attention)} for row in rows]
     return {"format": FORMAT, "head": str(head), "strongest": strongest, "tested": tested}
 
 

@@ -15,11 +15,12 @@ from starlette.routing import Route
 
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import dumps
-from qkprism.explorer.assets import asset, asset_names, kind_of
+from qkprism.explorer.assets import PLOTLY, asset, asset_names, kind_of
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import draft_of, shelf_answer
 from qkprism.explorer.errands import Errand
 from qkprism.explorer.guard import Guard
+from qkprism.explorer.library import word_of
 from qkprism.explorer.what_if import Wish
 from qkprism.explorer.worker import Worker
 from qkprism.heads import Head
@@ -69,21 +70,17 @@ def _questions(desk: Desk) -> dict[str, Answer]:
     """What is asked of the model, and so waits for it."""
     return {
         "explain": lambda q: desk.explain(*_text_and_query(q)),
-        "row": lambda q: desk.row(*_text_and_query(q), _string(q, "head"), _place(q, "key")),
-        "edits": lambda q: desk.edits(_string(q, "head")),
+        "row": lambda q: desk.row(*_text_and_query(q), word_of(q, "head"), _place(q, "key")),
+        "edits": lambda q: desk.edits(word_of(q, "head")),
         "whatif": lambda q: _what_if(desk, q),
-        "heads": lambda _: desk.heads(),
-        "head": lambda q: desk.head(_string(q, "head")),
-        "evidence": lambda q: desk.evidence(_string(q, "head")),
+        **{name: answer for name, answer in desk.library.answers().items() if name not in ("start", "seen")},
         "seen": lambda q: desk.seen(
-            *(_string(q, name) for name in ("head", "run", "feature", "texts")),
+            *(word_of(q, name) for name in ("head", "run", "feature", "texts")),
             n=q.get("n", 64),
             umap=q.get("umap") is True,
         ),
         "draft": lambda q: desk.draft(draft_of(q)),
         "mark": lambda q: _mark(desk, q),
-        "runs": lambda _: desk.tell_runs(),
-        "table": lambda q: desk.table(_string(q, "run"), _string(q, "table")),
     }
 
 
@@ -92,7 +89,7 @@ def _quick(desk: Desk, worker: Worker) -> dict[str, Answer]:
     return {
         "shelf": lambda _: shelf_answer(),
         "try": lambda q: _try(desk, worker, q),
-        "job": lambda q: desk.jobs[_string(q, "job")].answer(),
+        "job": lambda q: desk.jobs[word_of(q, "job")].answer(),
         "cancel": lambda q: _cancel(desk, q),
     }
 
@@ -105,7 +102,7 @@ async def page(_: Request) -> Response:
 async def static(request: Request) -> Response:
     """One file of the page; no other file can be named."""
     name = request.path_params["name"]
-    if name not in asset_names():
+    if name not in (*asset_names(), PLOTLY):
         return problem("There is no such file.", 404)
     return Response(asset(name), media_type=kind_of(name))
 
@@ -175,19 +172,19 @@ def _mark(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
     place = _place(q, "place")
     if place is None:
         raise QKPrismError("Say which token is marked.")
-    return desk.mark(_string(q, "line"), place, _string(q, "sign"))
+    return desk.mark(word_of(q, "line"), place, word_of(q, "sign"))
 
 
 def _try(desk: Desk, worker: Worker, q: Mapping[str, Any]) -> dict[str, Any]:
     """Put a contrast in the queue of the model; the job says how far it is."""
-    trial = desk.trial(draft_of(q), _string(q, "place"), n=q.get("n", 96), top=q.get("top", 4))
+    trial = desk.trial(draft_of(q), word_of(q, "place"), n=q.get("n", 96), top=q.get("top", 4))
     job = desk.jobs.add(Errand(f"{trial.draft.name} in {desk.model.name}"))
     worker.submit(lambda: job.run(lambda one: desk.run_trial(trial, one)))
     return job.answer()
 
 
 def _cancel(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
-    job = desk.jobs[_string(q, "job")]
+    job = desk.jobs[word_of(q, "job")]
     job.cancel()
     return job.answer()
 
@@ -197,24 +194,17 @@ def _what_if(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
     query, original, target = (_place(q, name) for name in ("query", "key", "target"))
     if query is None or original is None or target is None:
         raise QKPrismError("An edit needs a query, a key and a target: numbers of tokens.")
-    wish = Wish(Head.parse(_string(q, "head")), query, original, target, q.get("kind", "swap"), q.get("amount", 1.0))
-    part, run = (None if q.get(name) is None else _string(q, name) for name in ("part", "run"))
+    wish = Wish(Head.parse(word_of(q, "head")), query, original, target, q.get("kind", "swap"), q.get("amount", 1.0))
+    part, run = (None if q.get(name) is None else word_of(q, name) for name in ("part", "run"))
     if (part is None) == (run is None):
         raise QKPrismError("Give a part, or a run with its features.")
     features = names_in(q.get("features", []), "features")
     together = q.get("together") is True
-    return desk.what_if(_string(q, "text"), wish, part=part, run=run, features=features, together=together)
+    return desk.what_if(word_of(q, "text"), wish, part=part, run=run, features=features, together=together)
 
 
 def _text_and_query(question: Mapping[str, Any]) -> tuple[str, int | None]:
-    return _string(question, "text"), _place(question, "query")
-
-
-def _string(question: Mapping[str, Any], name: str) -> str:
-    value = question.get(name)
-    if not isinstance(value, str):
-        raise QKPrismError(f"{name} is a text, not {show(value)}.")
-    return value
+    return word_of(question, "text"), _place(question, "query")
 
 
 def _place(question: Mapping[str, Any], name: str) -> int | None:

@@ -10,16 +10,21 @@ import re
 from html import escape
 from importlib.resources import files
 
+from plotly.offline import get_plotlyjs
+
 from qkprism.errors import QKPrismError
 
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
 STYLE = re.compile(r'<link rel="stylesheet" href="static/([a-z]+\.css)">')
+PLOTLY = "plotly.min.js"  # of the plotly package; read when a figure is looked at
 EXPORT = re.compile(r"^export (?=(?:async )?function |const |class )", re.MULTILINE)
 
 
 def asset(name: str) -> str:
     """The text of one file of the page."""
+    if name == PLOTLY:
+        return get_plotlyjs()
     return (files("qkprism.explorer") / "static" / name).read_text(encoding="utf-8")
 
 
@@ -50,17 +55,22 @@ def one_script(entry: str = "main.js") -> str:
     return "\n".join(EXPORT.sub("", IMPORT.sub("", asset(name))) for name in order)
 
 
-def one_page(title: str, data: bytes) -> str:
-    """The page with its style, its script and its data (JSON in ASCII) inside: it asks nothing of anybody."""
+def one_page(title: str, data: bytes, *, figures: bool = False) -> str:
+    """The page with its style, its script and its data (JSON in ASCII) inside: it asks nothing of anybody.
+
+    With `figures` it holds plotly as a text, which becomes a script when the first figure is looked at.
+    """
     inside = data.decode("ascii").replace("<", "\\u003c")  # no tag can end the script that holds it
-    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+    plotly = f'<script type="text/plain" id="plotly">{asset(PLOTLY)}</script>' if figures else ""
     page = asset("index.html")
     for old, new in (
         ("<title>qkprism</title>", f"<title>qkprism: {escape(title)}</title>"),
         ("<!-- head -->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         (
             '<script type="module" src="static/main.js"></script>',
-            f'<script type="application/json" id="data">{inside}</script><script type="module">{one_script()}</script>',
+            f'<script type="application/json" id="data">{inside}</script><script type="module">{one_script()}</script>'
+            f"{plotly}",
         ),
     ):
         if page.count(old) != 1:

@@ -18,7 +18,6 @@ from qkprism.atlas.explanation import Explanation
 from qkprism.contrasts import Contrast, Text
 from qkprism.contrasts.shelves import check_on_shelf
 from qkprism.contrasts.tasks import task
-from qkprism.contrasts.templates import shelf_names
 from qkprism.core.row_split import PARTS, REST
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import (
@@ -26,20 +25,14 @@ from qkprism.explorer.answers import (
     MEANINGS,
     PALETTE,
     explanation_answer,
-    head_answer,
-    heads_answer,
     row_answer,
 )
-from qkprism.explorer.clouds import cloud_answer
-from qkprism.explorer.columns import run_columns
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
 from qkprism.explorer.errands import Errand, Errands
-from qkprism.explorer.evidence import evidence_answer, seen_answer
+from qkprism.explorer.evidence import seen_answer
+from qkprism.explorer.library import OWN, STORED, Library
 from qkprism.explorer.opening import OpenRun, opened
 from qkprism.explorer.places import place_below
-from qkprism.explorer.proofs import Proofs, projections_of
-from qkprism.explorer.run_answers import runs_answer, start_answer, table_answer
-from qkprism.explorer.sets import SEPARATOR, FeatureSets
 from qkprism.explorer.trial import Trial
 from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
 from qkprism.explorer.what_if_answer import what_if_answer
@@ -50,16 +43,14 @@ from qkprism.models.model import Model
 from qkprism.options import Frame, whole_number
 from qkprism.progress import listening
 from qkprism.results.features import Features
-from qkprism.results.projections import has_umap, require_umap
+from qkprism.results.projections import require_umap
 from qkprism.runs import is_run
 from qkprism.studies.shelf_result import Shelf
 from qkprism.verbs.inputs import heads_with_features
 
 Run = Features | Shelf
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
-OWN, STORED = "own", "stored"  # the texts of a run's own contrast; the vectors that a study kept
 SEEN, MOST_SEEN = 64, 400  # texts whose keys and queries are seen
-ATLAS = ""  # the name that the atlas has among tables
 MATCH = "match"  # the whole of it, whatever features name within it
 EDITABLE = {MATCH: "all that this query and this key do together", **{name: MEANINGS[name] for name in PARTS[:-1]}}
 LONGEST = 2048  # tokens
@@ -86,12 +77,18 @@ class Desk:
     step: tuple[str, int, int] | None = None
     failure: str | None = None
     _model: Model | None = None
-    _atlas: Atlas | None = None
     _kept: OrderedDict[tuple[str, int | None], Explanation] = field(default_factory=OrderedDict)
     _begun: OrderedDict[tuple[tuple[int, ...], Wish, Frame], Continuation] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        self._name_by(self.runs)
+        self.library = Library(self.runs, loads_as=self.loads_as)
+
+    @classmethod
+    def ready(cls, model: Model, atlas: Atlas | None, runs: dict[str, OpenRun]) -> Desk:
+        """A desk of a model that is loaded; without an atlas it explains nothing."""
+        made = cls(lambda: model, runs=runs)
+        made._model, made.stage, made.library.atlas = model, "ready", atlas
+        return made
 
     def open(self) -> None:
         """Load the model, then its atlas; what goes wrong is a sentence in the page."""
@@ -102,22 +99,12 @@ class Desk:
             if self.atlas is None and not is_run(cached_atlas(model)):
                 self.stage = "surveying"
             with listening(self._listen):
-                self._atlas = atlas_for(model, self.atlas)
+                self.library.atlas = atlas_for(model, self.atlas)
             self._model, self.stage, self.step = model, "ready", None
         except QKPrismError as error:
             self.stage, self.failure = "failed", str(error)
         except Exception as error:  # a page that waits for ever would be worse
             self.stage, self.failure = "failed", f"The model could not be opened: {type(error).__name__}: {error}"
-
-    def _name_by(self, runs: Mapping[str, OpenRun]) -> None:
-        """Let the features of these runs name parts; what was explained without them is forgotten."""
-        self.naming: dict[str, Run] = {
-            f"{name} / {part}" if part else name: naming
-            for name, run in runs.items()
-            for part, naming in run.naming.items()
-        }
-        self.sets = FeatureSets(self.naming)
-        self._kept.clear()
 
     def _listen(self, unit: str, done: int, total: int) -> None:
         self.step = (unit, done, total)
@@ -132,27 +119,22 @@ class Desk:
     @property
     def read(self) -> Atlas:
         """The atlas, once it is there."""
-        if self._atlas is None:
+        if self.library.atlas is None:
             raise QKPrismError(self.failure or "The atlas is not there yet.")
-        return self._atlas
+        return self.library.atlas
 
     @property
-    def shelves(self) -> dict[str, Shelf]:
-        """The runs that are shelves."""
-        return {name: run for name, run in self.naming.items() if isinstance(run, Shelf)}
+    def naming(self) -> Mapping[str, Run]:
+        """The features and shelves that name parts."""
+        return self.library.naming
 
     def start(self) -> dict[str, Any]:
         """How far opening is, and what is open."""
         told: dict[str, Any] = {"format": FORMAT, "stage": self.stage, "failure": self.failure, "palette": PALETTE}
         if self.step is not None:
             told["step"] = dict(zip(("unit", "done", "total"), self.step, strict=True))
-        if self._model is not None and self._atlas is not None:
-            text = self._atlas.provenance.get("text", {})
-            told["model"] = self._model.name
-            told["loads_as"] = self.loads_as or self._model.name
-            told["atlas"] = f"{text.get('tokens')} tokens of {text.get('origin')}"
-            told["runs"] = [f"{name}: {run.what}" for name, run in self.runs.items()]
-            told |= start_answer(self._model, self._atlas, self.runs)
+        if self.stage == "ready":
+            told |= self.library.start()
         return told
 
     def explain(self, text: str, query: int | None) -> dict[str, Any]:
@@ -167,27 +149,6 @@ class Desk:
             found = self._ask(text, found.query, head=wanted)
         chosen = [] if key is None else [_seen(found, wanted, key)]
         return row_answer(found, wanted, [*chosen, *found.most_attended(wanted, KEYS_TOLD)])
-
-    def heads(self) -> dict[str, Any]:
-        """Every score of every head."""
-        return heads_answer(self.read, run_columns(self.runs, self.read.heads))
-
-    def tell_runs(self) -> dict[str, Any]:
-        """What was run, and with which choices."""
-        return runs_answer(self.runs)
-
-    def table(self, run: str, table: str) -> dict[str, Any]:
-        """One table of a run; `atlas` is the model's own."""
-        if run == ATLAS:
-            return table_answer(self.read.to_frame())
-        if run not in self.runs:
-            raise QKPrismError(f"{run} is not open. There are: {', '.join(self.runs) or 'none'}.")
-        return table_answer(self.runs[run].table(table))
-
-    def head(self, name: str) -> dict[str, Any]:
-        """One head."""
-        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
-        return head_answer(self.read, wanted, self.shelves)
 
     def draft(self, draft: Draft) -> dict[str, Any]:
         """How a contrast that is being written falls on tokens, and what the check says."""
@@ -206,34 +167,22 @@ class Desk:
         run, told = trial.run(self.model, job)
         name = str(trial.place.relative_to(self.root.resolve()))
         self.runs[name] = opened(name, run, trial.place)
-        self._name_by(self.runs)
+        self.library.read()
+        self._kept.clear()  # what was explained without it
         return told | {"run": name}
-
-    def evidence(self, name: str) -> dict[str, Any]:
-        """What speaks for the features of a head."""
-        (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
-        sets = {str(one["run"]): self.sets.features(one["run"]) for one in self.sets.of_head(wanted)}
-        tested = head_answer(self.read, wanted, self.shelves)["tested"]
-        texts = {run: self._texts_of(run, wanted) for run in sets}
-        return evidence_answer(wanted, sets, self._proofs, tested) | {"texts": texts, "umap": has_umap()}
-
-    @property
-    def _proofs(self) -> Proofs:
-        return Proofs({name: self.root / name for name in self.runs})
 
     def seen(
         self, name: str, run: str, feature: str, texts: str, *, n: int = SEEN, umap: bool = False
     ) -> dict[str, Any]:
         """Keys and queries in one feature of a head: of the run's own contrast, one of the shelf, or as kept."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
-        features = self.sets.features(run)
+        features = self.library.sets.features(run)
         if (feature, wanted) not in features:
             raise QKPrismError(f"{run} has no feature {feature!r} in {wanted}.")
         if umap:
             require_umap()
         if texts == STORED:
-            kept = projections_of(self._proofs, run, wanted)
-            return cloud_answer(kept, features, feature, wanted, umap=umap)
+            return self.library.stored(wanted, run, feature, umap=umap)
         whole_number(n, "n", 1, MOST_SEEN)
         drawn = self._texts(run, n) if texts == OWN else self._drawn(check_on_shelf(texts), n)
         return seen_answer(self.model, drawn, features, feature, wanted, umap=umap)
@@ -248,15 +197,6 @@ class Desk:
         """Texts of a template's held-out words."""
         return task(template, 1, self._tokenizer, n_train=1, n_search=1, n_test=n).test
 
-    def _texts_of(self, run: str, head: Head) -> list[str]:
-        """The texts that a feature can be looked at with, the usual ones first."""
-        own = [OWN] if run in self.runs and self.runs[run].file is not None else []
-        kept = [STORED for _, found in self._proofs.parts("projections", run) if str(head) in found.heads][:1]
-        words = [Path(part).name for part in reversed(run.split(SEPARATOR))]
-        on_shelf = shelf_names()
-        like = [word for word in (*words, *self.sets.features(run).contrasts) if word in on_shelf]
-        return list(dict.fromkeys([*own, *like[:1], *kept, *on_shelf]))
-
     @property
     def _tokenizer(self) -> Any:
         return self.model.tokenizer
@@ -265,7 +205,7 @@ class Desk:
         """What can be edited in a head: parts of its logits, and the features of the runs that are open."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
         parts = [{"name": part, "meaning": meaning} for part, meaning in EDITABLE.items()]
-        return {"format": FORMAT, "head": str(wanted), "parts": parts, "sets": self.sets.of_head(wanted)}
+        return {"format": FORMAT, "head": str(wanted), "parts": parts, "sets": self.library.sets.of_head(wanted)}
 
     def what_if(
         self, text: str, wish: Wish, *, part: str | None, run: str | None, features: Sequence[str], together: bool
@@ -294,7 +234,7 @@ class Desk:
             values = _part(explanation, wish.head, part)
             seen = explanation.row(wish.head).logits.isfinite().nonzero()[:, 0].tolist()
             return [wish.head], "post", part_variants(wish, values, seen)
-        found = self.sets.features(run)
+        found = self.library.sets.features(run)
         if not features or set(features) - set(found.contrasts):
             raise QKPrismError(f"Choose features of {run}. There are: {', '.join(found.contrasts)}.")
         heads = heads_with_features(self.model, found, None if together else wish.head)

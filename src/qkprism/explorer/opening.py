@@ -6,35 +6,71 @@ looked at, features when they name something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.catalogue import choices_of, entry_of, is_run
+from qkprism.contrasts import Contrast, Text
+from qkprism.controls import EVIDENCE, WEAK, Control
 from qkprism.errors import QKPrismError
+from qkprism.explorer.mail import Kept, read_kept
+from qkprism.figures.words import BELIEVE
+from qkprism.findings import Claim, Finding, findings
 from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
+from qkprism.results.attribution import Attribution, Attributions
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
+from qkprism.results.words import effects_in_words, features_in_words, heads_in_words
 from qkprism.runs import MANIFEST, read_manifest
 from qkprism.store import STUDY
 from qkprism.studies.shelf_result import TABLE, Shelf
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
-LOADERS: Mapping[str, Callable[[Path], Any]] = {
-    "features": Features.load,
-    "scores": HeadScores.load,
-    "effects": Effects.load,
-    "validation": Validation.load,
-}
-TOY = "toy-table"
+TOY, HEADS = "toy-table", "heads"
+TOLD, PROMPTS = 4, 2  # sentences of a table, prompts of a contrast
 Table = Callable[[], "pd.DataFrame"]
+Drawing = Callable[[], "go.Figure"]
+
+
+class Kind(NamedTuple):
+    """What a result is, what it says, and what it draws that no view of the page shows."""
+
+    result: Any  # a class with `load`
+    words: Callable[[Any], Sequence[str]]
+    drawings: Callable[[Any], Mapping[str, Drawing]] = lambda _: {}
+    caption: str = ""  # of its table
+
+
+def _effects_drawings(effects: Effects) -> Mapping[str, Drawing]:
+    several = len(effects.targets) > 1
+    return {
+        f"effects, target {target}" if several else "effects": partial(effects.plot, target=target)
+        for target in effects.targets
+    }
+
+
+def _named(controls: Sequence[Control]) -> str:
+    return ", ".join(f"{control.title} ({control.meaning}; {control.strength})" for control in controls)
+
+
+CONTROLS_SAID = f"It is evidence to move more than {_named(EVIDENCE)}. It is none to move more than {_named(WEAK)}."
+KINDS: Mapping[str, Kind] = {
+    "features": Kind(Features, features_in_words, caption=BELIEVE),
+    "scores": Kind(HeadScores, heads_in_words),
+    "effects": Kind(Effects, effects_in_words, _effects_drawings, CONTROLS_SAID),
+    "validation": Kind(Validation, lambda found: found.verdict()[:TOLD], lambda found: {"validation": found.plot}),
+    "attributions": Kind(Attributions, lambda found: found.notes, lambda found: {"attributions": found.plot}),
+    "attribution": Kind(Attribution, lambda found: (repr(found),), lambda found: {"attribution": found.plot}),
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +78,11 @@ class OpenRun:
     """A run that is open.
 
     naming    features or a shelf by name, which name parts; "" is the run itself
-    scores    the scores of heads by name, for the map
+    scores    the scores of heads by name, and `effects` of edits, for the map
+    captions  of tables, by their names
+    findings  in words, `notes` of what to be careful about, and `claims`: what a paper says beside it
+    figures   what only a study draws; `picture` is the one that matters, where that is not the map of heads
+    prompts   that the run may have explained, and `kept`: answers that took the model
     """
 
     name: str
@@ -52,8 +92,24 @@ class OpenRun:
     tables: Mapping[str, Table]
     naming: Mapping[str, Features | Shelf] = field(default_factory=dict)
     scores: Mapping[str, HeadScores] = field(default_factory=dict)
+    effects: Mapping[str, Effects] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
     file: Path | None = None  # of its contrast, where it was kept beside the run
+    captions: Mapping[str, str] = field(default_factory=dict)
+    findings: Callable[[], Sequence[Finding]] = tuple
+    notes: Sequence[str] = ()
+    claims: Callable[[], Sequence[Claim]] = tuple
+    figures: Mapping[str, Drawing] = field(default_factory=dict)
+    picture: str = ""
+    prompts: tuple[Text, ...] = ()
+    kept: Sequence[Kept] = ()
+
+    def figure(self, name: str) -> go.Figure:
+        """One of the figures."""
+        if name not in self.figures:
+            raise QKPrismError(f"{self.name} has no figure {name!r}. It has: {', '.join(self.figures) or 'none'}.")
+        return self.figures[name]()
 
     def table(self, name: str) -> pd.DataFrame:
         """One of the tables."""
@@ -72,15 +128,16 @@ class OpenRun:
             )
 
 
-def open_run(folder: Path) -> OpenRun:
-    """The run, study or toy study in a folder."""
+def open_run(folder: Path, name: str | None = None) -> OpenRun:
+    """The run, study or toy study in a folder, under a name, else the folder's."""
+    called = str(folder) if name is None else name
     if not folder.is_dir() or not is_run(folder):
         raise QKPrismError(f"{folder} is not a run folder. `qkprism runs` lists those there are.")
     if (folder / TABLE).is_dir() and (folder / STUDY).is_file():
-        return _shelf(folder)
+        return _shelf(folder, called)
     if (folder / MANIFEST).is_file():
-        return _single(folder)
-    return _study(folder)
+        return _single(folder, called)
+    return _study(folder, called)
 
 
 def contrast_file(folder: Path) -> Path | None:
@@ -88,46 +145,96 @@ def contrast_file(folder: Path) -> Path | None:
     return next((folder / name for name in ("contrast.toml", "contrast.jsonl") if (folder / name).is_file()), None)
 
 
-def opened(name: str, run: Features | HeadScores, folder: Path | None = None) -> OpenRun:
-    """A run that was made just now."""
-    kind = "features" if isinstance(run, Features) else "scores"
-    choices = {key: str(value) for key, value in run.provenance.items() if isinstance(value, str | int | float)}
-    tables, model = {kind: run.to_frame}, str(run.provenance.get("model", "-"))
-    naming, scores = ({"": run}, {}) if isinstance(run, Features) else ({}, {name: run})
+def opened(name: str, result: Any, folder: Path | None = None) -> OpenRun:
+    """A result that was made just now, or read."""
+    kind = kind_of(result)
+    provenance = getattr(result, "provenance", {})
+    choices = {key: str(value) for key, value in provenance.items() if isinstance(value, str | int | float)}
     file = None if folder is None else contrast_file(folder)
-    return OpenRun(name, kind, model, choices, tables, naming, scores, run.provenance, file)
-
-
-def _shelf(folder: Path) -> OpenRun:
-    shelf = Shelf.load(folder)
-    entry, choices = entry_of(folder), choices_of(read_manifest(folder / TABLE))
-    told = {key: value for key, value in choices.items() if key.startswith(("provenance", "kind"))}
-    return OpenRun(
-        str(folder), entry.what, entry.model, told, {"shelf": shelf.to_frame}, {"": shelf}, provenance=shelf.provenance
-    )
-
-
-def _single(folder: Path) -> OpenRun:
-    manifest, name = read_manifest(folder), str(folder)
-    kind, provenance = str(manifest["kind"]), manifest.get("provenance") or {}
-    result = LOADERS[kind](folder) if kind in LOADERS else None
-    tables = {} if result is None else {kind: result.to_frame}
     return OpenRun(
         name,
         kind,
         str(provenance.get("model", "-")),
-        choices_of(manifest),
-        tables,
+        choices,
+        {kind: result.to_frame},
         naming={"": result} if isinstance(result, Features) else {},
         scores={name: result} if isinstance(result, HeadScores) else {},
+        effects={name: result} if isinstance(result, Effects) else {},
         provenance=provenance,
-        file=contrast_file(folder),
+        folder=folder,
+        file=file,
+        findings=lambda: findings(KINDS[kind].words(result), kind),
+        captions={kind: KINDS[kind].caption},
+        notes=getattr(result, "notes", ()),
+        figures=KINDS[kind].drawings(result),
+        prompts=_prompts(file),
+        kept=_kept(folder, name),
     )
 
 
-def _study(folder: Path) -> OpenRun:
+def _prompts(file: Path | None) -> tuple[Text, ...]:
+    """The first texts of the contrast that was kept."""
+    examples = Contrast.read(file)[:PROMPTS] if file is not None and file.suffix == ".jsonl" else ()
+    return tuple(example.text for example in examples)
+
+
+def _kept(folder: Path | None, name: str) -> tuple[Kept, ...]:
+    """Answers that were kept beside a run, for its name here; those of parts are of `name / part`."""
+
+    def here(words: Mapping[str, Any]) -> Mapping[str, Any]:
+        part = words.get("run")
+        return words if part is None else {**words, "run": f"{name} / {part}" if part else name}
+
+    return tuple(one._replace(words=here(one.words)) for one in (() if folder is None else read_kept(folder)))
+
+
+def kind_of(result: Any) -> str:
+    """The kind of run that a result is."""
+    for kind, one in KINDS.items():
+        if isinstance(result, one.result):
+            return kind
+    raise QKPrismError(f"There is no page of {type(result).__name__}. Save it, and give the folder of the run.")
+
+
+def _shelf(folder: Path, name: str) -> OpenRun:
+    shelf = Shelf.load(folder)
+    entry, choices = entry_of(folder), choices_of(read_manifest(folder / TABLE))
+    told = {key: value for key, value in choices.items() if key.startswith(("provenance", "kind"))}
+    return OpenRun(
+        name,
+        entry.what,
+        entry.model,
+        told,
+        {"shelf": shelf.to_frame},
+        {"": shelf},
+        provenance=shelf.provenance,
+        folder=folder,
+    )
+
+
+def _single(folder: Path, name: str) -> OpenRun:
+    """A result, and the scores of heads that were kept beside it."""
+    manifest = read_manifest(folder)
+    kind, choices = str(manifest["kind"]), choices_of(manifest)
+    if kind not in KINDS:
+        return OpenRun(name, kind, "-", choices, {})
+    run = opened(name, KINDS[kind].result.load(folder), folder)
+    beside = folder / HEADS
+    if not (beside / MANIFEST).is_file():
+        return replace(run, choices=choices)
+    scores = HeadScores.load(beside)
+    return replace(
+        run,
+        choices=choices,
+        scores={f"{name} / {HEADS}": scores},
+        tables={**run.tables, HEADS: scores.to_frame},
+        findings=lambda: [*findings(heads_in_words(scores)[:1], HEADS), *run.findings()],
+    )
+
+
+def _study(folder: Path, name: str) -> OpenRun:
     """A study: a table for each part, and features by the names of parts."""
-    entry, name = entry_of(folder), str(folder)
+    entry = entry_of(folder)
     tables: dict[str, Table] = {}
     naming: dict[str, Features | Shelf] = {}
     scores: dict[str, HeadScores] = {}
@@ -135,7 +242,7 @@ def _study(folder: Path) -> OpenRun:
     for part, kind in _parts(folder):
         if kind == TOY:
             tables |= _toy_tables(folder, part)
-        elif kind in LOADERS:
+        elif kind in KINDS:
             tables[part] = partial(_frame, folder / part, kind)
         if kind == "features":
             naming[part] = Features.load(folder / part)
@@ -143,7 +250,7 @@ def _study(folder: Path) -> OpenRun:
         if kind == "scores":
             scores[f"{name} / {part}"] = HeadScores.load(folder / part)
     choices = {"what": entry.what, "state": entry.state, "model": entry.model}
-    return OpenRun(name, entry.what, entry.model, choices, tables, naming, scores, provenance)
+    return OpenRun(name, entry.what, entry.model, choices, tables, naming, scores, provenance=provenance, folder=folder)
 
 
 def _parts(folder: Path) -> Iterator[tuple[str, str]]:
@@ -153,7 +260,7 @@ def _parts(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _frame(folder: Path, kind: str) -> pd.DataFrame:
-    frame: pd.DataFrame = LOADERS[kind](folder).to_frame()
+    frame: pd.DataFrame = KINDS[kind].result.load(folder).to_frame()
     return frame
 
 

@@ -1,62 +1,78 @@
-"""What the page is told of the model and of the runs that are open: sentences, choices, tables."""
+"""What the page is told of the model and of the runs that are open: sentences, choices, tables, figures."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from qkprism.core.evidence import LEVEL
 from qkprism.explorer.answers import FORMAT, number
-from qkprism.results.features import Features
-from qkprism.studies.shelf_result import Shelf
+from qkprism.findings import Finding
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
     from qkprism.atlas.atlas import Atlas
     from qkprism.explorer.opening import OpenRun
-    from qkprism.models.model import Model
 
 ROWS = 5000  # of a table that the page is sent
 WORD = 400  # letters of a choice
 COPIES = "attention: after the same token"
+HEAD = re.compile(r"\bL\d+H\d+\b")
 
-Sentence = list[str | dict[str, str]]  # words, and heads that can be opened
-
-
-def start_answer(model: Model, atlas: Atlas, runs: Mapping[str, OpenRun]) -> dict[str, Any]:
-    """Three sentences: the model, what decides in its heads, and what the runs found."""
-    return {"format": FORMAT, "sentences": [_model(model, atlas), _decides(atlas), _found(atlas, runs)]}
+Piece = str | dict[str, Any]  # words, heads that can be opened, and what leads elsewhere: {"text", "go"}
 
 
-def _model(model: Model, atlas: Atlas) -> Sentence:
+def start_answer(model: str, loads_as: str, atlas: Atlas | None, runs: Mapping[str, OpenRun]) -> dict[str, Any]:
+    """The model in a sentence or two, and for each run what was found, in which table, and what a paper says of it."""
+    return {
+        "model": model,
+        "loads_as": loads_as or model,
+        "atlas": None if atlas is None else _text_of(atlas),
+        "sentences": [_no_atlas(model)] if atlas is None else [_model(model, atlas), _decides(atlas)],
+        "hint": [] if runs or atlas is None else _best_copier(atlas),
+        "found": [_found(name, run) for name, run in runs.items()],
+    }
+
+
+def _text_of(atlas: Atlas) -> str:
     text = atlas.provenance.get("text", {})
-    layers, heads = len(model.heads_per_layer), sum(model.heads_per_layer.values())
+    return f"{text.get('tokens')} tokens of {text.get('origin')}"
+
+
+def _model(model: str, atlas: Atlas) -> list[Piece]:
+    layers, heads = len(atlas.layers), len(atlas.heads)
     return [
-        f"{model.name} has {layers} layers with {heads} attention heads. Its atlas says what each of them does on "
-        f"{text.get('tokens')} tokens of {text.get('origin')}."
+        f"{model} has {layers} layers with {heads} attention heads. Its atlas says what each of them does on ",
+        {"text": _text_of(atlas), "go": {"view": "run", "run": "", "table": "atlas"}},
+        ".",
     ]
 
 
-def _decides(atlas: Atlas) -> Sentence:
+def _no_atlas(model: str) -> list[Piece]:
+    return [f"{model or 'This run'}. No atlas of it is here, so nothing is said of its heads on plain text."]
+
+
+def _decides(atlas: Atlas) -> list[Piece]:
     """Which part decides most rows, over heads."""
     frame = atlas.to_frame()
     parts = [name for name in frame if str(name).startswith("decides: ")]
     best = Counter(map(str, frame[parts].fillna(0).idxmax(axis=1))) if parts else Counter()
-    told = ", ".join(f"{name.removeprefix('decides: ')} in {count}" for name, count in best.most_common())
-    return [f"What most often decides where a head attends, counted over heads: {told}."]
+    told: list[Piece] = ["What most often decides where a head attends, counted over heads: "]
+    for name, count in best.most_common():
+        told += [
+            f"{name.removeprefix('decides: ')} in ",
+            {"text": str(count), "go": {"view": "heads", "score": name}},
+            ", ",
+        ]
+    return [*told[:-1], "."]
 
 
-def _found(atlas: Atlas, runs: Mapping[str, OpenRun]) -> Sentence:
-    found: Sentence = []
-    for name, run in runs.items():
-        for part, naming in run.naming.items():
-            found += _of_shelf(name, naming) if isinstance(naming, Shelf) else _of_features(name, part, naming)
-        if not run.naming:
-            found.append(f"{name}: {run.what}. ")
-    if found:
-        return found
+def _best_copier(atlas: Atlas) -> list[Piece]:
     frame = atlas.to_frame()
     if COPIES not in frame:
         return ["No run is open; Try a contrast makes one."]
@@ -69,25 +85,46 @@ def _found(atlas: Atlas, runs: Mapping[str, OpenRun]) -> Sentence:
     ]
 
 
-def _of_shelf(name: str, shelf: Shelf) -> Sentence:
-    best, held = max(shelf.rows, key=lambda row: row.accuracy - row.chance), sum(row.holds for row in shelf.rows)
-    return [
-        f"{name}: of {len(shelf.rows)} contrasts {held} have a head that holds on held-out "
-        f"words; the clearest is {best.contrast} in ",
-        {"head": best.head},
-        f" (accuracy {best.accuracy:.2f}, chance {best.chance:.2f}). ",
-    ]
+def _found(name: str, run: OpenRun) -> dict[str, Any]:
+    """What a run found, with links to heads and to the tables that sentences are made from."""
+    found = list(run.findings())
+    ends = [one.table != other.table for one, other in pairwise([*found, Finding("")])]  # of sentences from one table
+    return {
+        "run": name,
+        "what": run.what,
+        "sentences": [
+            [*pieces(one.sentence), *(_source(name, one.table) if ends[i] and one.table in run.tables else ())]
+            for i, one in enumerate(found)
+        ],
+        "notes": [pieces(note) for note in run.notes],
+        "claims": [claim._asdict() | {"here": pieces(claim.here)} for claim in run.claims()],
+        "picture": run.picture,
+        "prompts": [_prompt(run, dict(one.words)) for one in run.kept if one.ask == "explain"],
+    }
 
 
-def _of_features(name: str, part: str, features: Features) -> Sentence:
-    best, q = features.by_evidence()[0], features.q_values()
-    sure = sum(value < LEVEL for value in q.values())
-    return [
-        f"{f'{name} / {part}' if part else name}: {', '.join(features.contrasts)} in {len(features.heads)} heads, "
-        f"{sure} of {len(q)} significant (q < {LEVEL:g}); the best evidence is for {best.contrast} in ",
-        {"head": str(best.head)},
-        f" (held-out t {float(best.spectrum.t[0]):.1f}, rank {best.rank}). ",
-    ]
+def _prompt(run: OpenRun, words: dict[str, Any]) -> dict[str, Any]:
+    """A prompt that was kept, and the head of the run that attends most in it."""
+    heads = {str(head) for one in run.naming.values() for head in one.heads}
+    edges = next(one.answer["edges"] for one in run.kept if one.ask == "explain" and dict(one.words) == words)
+    return words | {"head": next((edge["head"] for edge in edges if edge["head"] in heads), None)}
+
+
+def pieces(sentence: str) -> list[Piece]:
+    """A sentence with its heads as links.
+
+    >>> pieces("Best is L1H2.")
+    ['Best is ', {'head': 'L1H2'}, '.']
+    """
+    words, heads = HEAD.split(sentence), HEAD.findall(sentence)
+    told: list[Piece] = [words[0]]
+    for head, rest in zip(heads, words[1:], strict=True):
+        told += [{"head": head}, rest]
+    return [piece for piece in told if piece]
+
+
+def _source(run: str, table: str) -> Sequence[Piece]:
+    return [" ", {"text": f"Table: {table}", "go": {"view": "run", "run": run, "table": table}}]
 
 
 def runs_answer(runs: Mapping[str, OpenRun]) -> dict[str, Any]:
@@ -100,7 +137,8 @@ def runs_answer(runs: Mapping[str, OpenRun]) -> dict[str, Any]:
                 "what": run.what,
                 "model": run.model,
                 "choices": [[key, value[:WORD]] for key, value in run.choices.items()],
-                "tables": list(run.tables),
+                "tables": [{"name": table, "caption": run.captions.get(table, "")} for table in run.tables],
+                "figures": list(run.figures),
             }
             for name, run in runs.items()
         ],
@@ -120,3 +158,9 @@ def _cell(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return value.item() if hasattr(value, "item") else str(value)
+
+
+def figure_answer(figure: go.Figure) -> dict[str, Any]:
+    """A figure as plotly draws it."""
+    body = json.loads(figure.to_json())
+    return {"format": FORMAT, "figure": {"data": body["data"], "layout": body["layout"]}}

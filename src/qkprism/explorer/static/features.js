@@ -5,7 +5,7 @@ import { cloudView } from "./cloud.js";
 import { el, fill } from "./dom.js";
 import { percent } from "./letters.js";
 import { proofParts } from "./proofs.js";
-import { ask } from "./source.js";
+import { ask, mailed } from "./source.js";
 import { spectrumPicture } from "./spectrum.js";
 import { go } from "./state.js";
 
@@ -51,6 +51,7 @@ function card(evidence, feature, status, open) {
  */
 function seeing(evidence, feature, status) {
   const place = el("div", { "aria-live": "polite" });
+  if (!evidence.texts[feature.run]?.length) return place;
   const select = (/** @type {string} */ told, /** @type {[string, string][]} */ options) => /** @type {HTMLSelectElement} */ (
     el("select", { "aria-label": told }, ...options.map(([value, text]) => el("option", { value, text }))));
   const texts = select(`Texts for ${feature.name}`, (evidence.texts[feature.run] ?? []).map((name) => [name, SOURCES.get(name) ?? name]));
@@ -65,7 +66,7 @@ function seeing(evidence, feature, status) {
         status.fail(error.message);
       });
   });
-  return el("div", {}, el("p", { class: "controls" }, see, el("span", { text: "of" }), texts, count,
+  return el("div", {}, el("p", { class: "controls" }, see, el("span", { text: "of" }), texts, mailed ? null : count,
     evidence.umap ? el("label", { class: "choice" }, umap, " UMAP too") : null), place);
 }
 

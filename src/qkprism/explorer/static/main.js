@@ -3,9 +3,10 @@
 import { contrastView } from "./contrast.js";
 import { el, fill } from "./dom.js";
 import { headsView } from "./heads.js";
+import { liveView } from "./live.js";
 import { pinButton } from "./pins.js";
 import { runView } from "./run.js";
-import { ask, mailed } from "./source.js";
+import { answers, ask, mailed } from "./source.js";
 import { startView } from "./start.js";
 import { VIEWS, go, onState } from "./state.js";
 import { whatIfView } from "./whatif.js";
@@ -55,12 +56,13 @@ async function opened() {
 /** @param {import("./source.js").Start} start */
 function open(start) {
   document.documentElement.style.setProperty("--query", start.palette.query);
-  fill(place("model"), el("b", { text: start.model ?? "" }), el("span", { text: ` atlas: ${start.atlas ?? "none"}` }));
-  place("model").title = (start.runs ?? []).join("\n");
+  const atlas = start.atlas ? el("span", { text: ` atlas: ${start.atlas}` }) : null;
+  fill(place("model"), el("b", { text: start.model ?? "" }), atlas);
+  place("model").title = (start.found ?? []).map((one) => `${one.run}: ${one.what}`).join("\n");
   const views = viewsOf(start);
-  const tabs = mailed ? [] : [...views.keys()].map((view) =>
+  const tabs = views.size < 2 ? [] : [...views.keys()].map((view) =>
     el("button", { type: "button", data: { view }, text: VIEWS.get(view) ?? "", on: { click: () => go({ view }) } }));
-  fill(place("tabs"), ...tabs, mailed ? null : pinButton());
+  fill(place("tabs"), ...tabs, views.size < 2 ? null : pinButton());
   fill(place("main"), ...[...views.values()].map((view) => view.element));
   status.done();
   onState((state) => {
@@ -76,15 +78,20 @@ function open(start) {
 }
 
 /**
- * The views by their names; a mailed page has one.
+ * The views by their names; a mailed page has those that it can answer.
  * @param {import("./source.js").Start} start
  * @returns {Map<string, {element: HTMLElement, look: (state: import("./state.js").State) => unknown}>}
  */
 function viewsOf(start) {
-  if (mailed) return new Map([["why", whyView(status)]]);
+  if (!answers("runs")) return new Map([["why", whyView(status)]]);
+  const live = (/** @type {string} */ what) => liveView(what, start, status);
   return new Map([
-    ["start", startView(status, start.palette)], ["why", whyView(status)], ["whatif", whatIfView(status)],
-    ["heads", headsView(status, start.palette)], ["contrast", contrastView(status)], ["run", runView(status, start)],
+    ["start", startView(status, start.palette)],
+    ["why", answers("explain") ? whyView(status) : live("Why heads attend where they do in a prompt")],
+    ["whatif", mailed ? live("What an edit does to attention and to the next token") : whatIfView(status)],
+    ["heads", headsView(status, start.palette)],
+    ["contrast", mailed ? live("A contrast of your own") : contrastView(status)],
+    ["run", runView(status, start)],
   ]);
 }
 

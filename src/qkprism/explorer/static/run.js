@@ -1,9 +1,11 @@
 // Run: what was run, on what, with which choices; every table as CSV, and the Python that makes each view.
 
 import { el, fill } from "./dom.js";
+import { figurePlace } from "./figures.js";
 import { pythonOf } from "./python.js";
 import { copied, saveText } from "./saving.js";
 import { ask } from "./source.js";
+import { go } from "./state.js";
 import { csvOf, tableOf } from "./table.js";
 
 const SHOWN_ROWS = 12;
@@ -15,52 +17,98 @@ const SHOWN_ROWS = 12;
 export function runView(status, start) {
   const python = el("div", {});
   const listed = el("div", {});
-  const element = el("div", { class: "run-view" },
-    el("section", { class: "card", "aria-label": "Python" }, el("h2", { text: "The Python that makes each view" }), python), listed);
+  let opened = "";
+  /** @type {ReturnType<typeof runCard>[]} */
+  let cards = [];
+  const element = el("div", { class: "run-view" }, listed,
+    el("section", { class: "card spaced", "aria-label": "Python" }, el("h2", { text: "The Python that makes each view" }), python));
 
   async function look(/** @type {import("./state.js").State} */ state) {
     try {
       const { runs } = /** @type {{runs: import("./source.js").RunFacts[]}} */ (await ask("runs", {}));
       const naming = runs.filter((run) => run.what === "features" || run.what.startsWith("shelf")).map((run) => run.name);
       fill(python, ...pythonOf(state, start.loads_as ?? "", naming).flatMap(({ title, code }) => [el("h3", { text: title }), copied(code)]));
-      const atlas = { name: "", what: `atlas: ${start.atlas ?? ""}`, model: start.model ?? "", choices: [], tables: ["atlas"] };
-      fill(listed, ...[atlas, ...runs].map((run) => runCard(run)));
+      const atlas = { name: "", what: `atlas: ${start.atlas}`, model: start.model ?? "", choices: [], figures: [], tables: [{ name: "atlas", caption: "" }] };
+      const all = JSON.stringify([start.atlas ? [atlas] : [], runs]);
+      if (all !== listed.dataset.all) {
+        listed.dataset.all = all;
+        opened = "";
+        cards = [...runs, ...(start.atlas ? [atlas] : [])].map((run) => runCard(run));
+        fill(listed, ...cards.map((card) => card.element));
+      }
       status.done();
+      await showWanted(state);
     } catch (error) {
       status.fail(/** @type {Error} */ (error).message);
     }
   }
 
+  /** The table or figure that the address names, opened and in sight. */
+  async function showWanted(/** @type {import("./state.js").State} */ state) {
+    const wanted = JSON.stringify([state.run, state.table, state.figure]);
+    if (opened === wanted) return;
+    opened = wanted;
+    const card = cards.find((one) => one.name === (state.run ?? ""));
+    if (card && state.table) await card.table(state.table);
+    if (card && state.figure) await card.figure(state.figure);
+  }
+
   function runCard(/** @type {import("./source.js").RunFacts} */ run) {
     const choices = el("details", {}, el("summary", { text: `Choices, versions and where it comes from (${run.choices.length})` }),
       tableOf(["what", "value"], run.choices, { words: ["value"] }));
-    return el("section", { class: "card spaced", "aria-label": run.name || "atlas" },
+    const tables = new Map(run.tables.map((table) => [table.name, tablePart(run.name, table)]));
+    const drawn = figurePlace();
+    const chosen = run.figures.map((figure) => el("button", { type: "button", class: "link", text: figure, data: { figure },
+      on: { click: () => go({ run: run.name, figure, table: null }) } }));
+    const figures = el("div", {}, el("h3", { text: "Figures" }), el("p", {}, ...chosen), drawn.element);
+    const element = el("section", { class: "card spaced", "aria-label": run.name || "atlas" },
       el("h2", { text: run.name || "The model's atlas" }),
       el("p", { text: `${run.what}, of ${run.model}.` }),
       run.choices.length ? choices : null,
-      ...run.tables.map((table) => tablePart(run.name, table)));
+      ...(run.figures.length ? [figures] : []),
+      run.tables.length ? el("h3", { text: "Tables" }) : null,
+      ...[...tables.values()].map((table) => table.element));
+
+    async function figure(/** @type {string} */ name) {
+      for (const one of chosen) one.setAttribute("aria-pressed", String(one.dataset.figure === name));
+      await drawn.show(run.name, name);
+      figures.scrollIntoView({ block: "start" });
+    }
+
+    return { name: run.name, element, figure, table: async (/** @type {string} */ name) => tables.get(name)?.show() };
   }
 
-  function tablePart(/** @type {string} */ run, /** @type {string} */ table) {
+  function tablePart(/** @type {string} */ run, /** @type {{name: string, caption: string}} */ { name, caption }) {
     const place = el("div", {});
-    const get = () => /** @type {Promise<import("./source.js").TableFacts>} */ (ask("table", { run, table }));
+    const get = () => /** @type {Promise<import("./source.js").TableFacts>} */ (ask("table", { run, table: name }));
     const act = (/** @type {string} */ text, /** @type {(found: import("./source.js").TableFacts) => void} */ then) =>
-      el("button", { type: "button", class: "link", text, "aria-label": `${text}: ${table}`,
+      el("button", { type: "button", class: "link", text, "aria-label": `${text}: ${name}`,
         on: { click: () => get().then(then, (error) => status.fail(error.message)) } });
-    return el("div", {}, el("p", {}, el("b", { text: `${table} ` }),
-      act("Show", (found) => fill(place, ...firstRows(found))),
-      act("Save as CSV", (found) => saveText(`${run || "atlas"}-${table}.csv`, "text/csv", csvOf(found.names, found.rows)))), place);
+    const draw = (/** @type {import("./source.js").TableFacts} */ found) => fill(place, ...firstRows(found, caption));
+    const element = el("div", {}, el("p", {}, el("b", { text: `${name} ` }),
+      act("Show", draw),
+      act("Save as CSV", (found) => saveText(`${run || "atlas"}-${name}.csv`, "text/csv", csvOf(found.names, found.rows)))), place);
+
+    async function show() {
+      draw(await get());
+      element.scrollIntoView({ block: "start" });
+    }
+
+    return { element, show };
   }
 
   return { element, look };
 }
 
-/** @param {import("./source.js").TableFacts} found */
-function firstRows(found) {
+/**
+ * @param {import("./source.js").TableFacts} found
+ * @param {string} caption
+ */
+function firstRows(found, caption) {
   const cell = (/** @type {string|number|boolean|null} */ value) =>
     value === null ? "–" : typeof value === "number" && !Number.isInteger(value) ? value.toPrecision(4) : String(value);
   return [
     tableOf(found.names, found.rows.slice(0, SHOWN_ROWS).map((row) => row.map(cell))),
-    el("p", { class: "hint", text: `${Math.min(SHOWN_ROWS, found.n)} of ${found.n} rows.` }),
+    el("p", { class: "hint", text: `${Math.min(SHOWN_ROWS, found.n)} of ${found.n} rows.${caption ? ` ${caption}` : ""}` }),
   ];
 }

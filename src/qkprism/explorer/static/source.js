@@ -7,8 +7,12 @@
  * @typedef {{head: string, query: number, attention: number[], logits: (number|null)[], parts: Part[],
  *   variation: Record<string, number>, sink: number, edges: Edge[]}} Row
  * @typedef {{scale: string[], missing: string, query: string, attention: string}} Palette
+ * @typedef {string|{head: string}|{text: string, go: Partial<import("./state.js").State>}} Piece
+ * @typedef {{what: string, paper: string, verdict: string, here: Piece[], rule: string}} Claim
+ * @typedef {{run: string, what: string, sentences: Piece[][], notes: Piece[][], claims: Claim[], picture: string,
+ *   prompts: {text: string, query: number, head: string|null}[]}} Found
  * @typedef {{stage: string, failure: string|null, palette: Palette, step?: {unit: string, done: number, total: number},
- *   model?: string, loads_as?: string, atlas?: string, runs?: string[], sentences?: (string|{head: string})[][]}} Start
+ *   model?: string, loads_as?: string, atlas?: string|null, sentences?: Piece[][], hint?: Piece[], found?: Found[]}} Start
  * @typedef {{name: string, caption: string, values: (number|null)[]}} Column
  * @typedef {{heads: [number, number][], columns: Column[]}} Heads
  * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
@@ -27,7 +31,8 @@
  *   features?: {contrast: string, head: string, rank: number, p: number|null, evidence: string}[]}} Tried
  * @typedef {{job: string, state: string, part: string, step: {unit: string, done: number, total: number}|null,
  *   failure: string|null, result: Tried|null}} Job
- * @typedef {{name: string, what: string, model: string, choices: [string, string][], tables: string[]}} RunFacts
+ * @typedef {{name: string, what: string, model: string, choices: [string, string][],
+ *   tables: {name: string, caption: string}[], figures: string[]}} RunFacts
  * @typedef {{names: string[], rows: (string|number|boolean|null)[][], n: number}} TableFacts
  * @typedef {{control: string, title: string, meaning: string, evidence: boolean, rival: boolean, gain: number|null, error: number|null,
  *   spread: number|null, draws: number, advantage: number|null, advantage_error: number|null, beaten: boolean|null}} EffectRow
@@ -48,19 +53,31 @@
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
  */
 
+/** @typedef {{ask: string, with: Record<string, any>, answer: any}} Kept */
+
 const inside = document.getElementById("data");
-/** The data of a mailed page: an explanation and some of its rows. */
-export const mailed = inside ? JSON.parse(inside.textContent ?? "") : null;
+/** The questions with their answers that a mailed page holds. */
+const kept = inside ? /** @type {Kept[]} */ (JSON.parse(inside.textContent ?? "").kept) : null;
+/** Whether this page holds its answers and has nobody to ask. */
+export const mailed = kept !== null;
+
+/**
+ * Whether this can be answered: all by a server, and by a page that was mailed what it holds.
+ * @param {string} what
+ */
+export function answers(what) {
+  return !kept || kept.some((one) => one.ask === what);
+}
 
 /**
  * Ask for an answer. An error is thrown as a sentence.
- * @param {string} what start, explain, row, heads or head
+ * @param {string} what start, explain, row, heads, head, ...
  * @param {object} [question]
  * @param {AbortSignal} [signal] when it is aborted, the question's place in the queue is free
  * @returns {Promise<any>}
  */
 export async function ask(what, question, signal) {
-  if (mailed) return fromMail(what, question ?? {});
+  if (kept) return fromMail(kept, what, question ?? {});
   const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) };
   let answer;
   try {
@@ -75,14 +92,19 @@ export async function ask(what, question, signal) {
 }
 
 /**
+ * The first answer that was kept for a question: each word that was kept is said, or the question does not say it.
+ * @param {Kept[]} all
  * @param {string} what
  * @param {any} question
  */
-function fromMail(what, question) {
-  if (what === "start") return mailed.start;
-  if (what === "explain") return mailed.explanation;
-  const row = what === "row" && mailed.rows.find((/** @type {Row} */ one) => one.head === question.head);
-  if (row) return row;
-  throw new Error(`This page holds ${mailed.rows.map((/** @type {Row} */ one) => one.head).join(", ")} alone. ` +
-    "For any head: qkprism explore.");
+function fromMail(all, what, question) {
+  const said = (/** @type {any} */ value) => value !== null && value !== undefined && value !== "";
+  const fits = (/** @type {Kept} */ one) =>
+    one.ask === what && Object.entries(one.with).every(([word, value]) => !said(question[word]) || question[word] === value);
+  const found = all.find(fits);
+  if (found) return found.answer;
+  const heads = new Set(all.filter((one) => one.ask === what && one.with.head).map((one) => one.with.head));
+  throw new Error(heads.size && said(question.head) && !heads.has(question.head)
+    ? `This page holds ${[...heads].join(", ")} alone. For any head: qkprism explore.`
+    : "This page was written without the answer to that. With the model: qkprism explore.");
 }

@@ -4,7 +4,7 @@
  * @typedef {{view: string, text: string, query: number|null, key: number|null, target: number|null, head: string|null,
  *   score: string|null, across: string|null, up: string|null, other: string|null, part: string|null, run: string|null,
  *   features: string|null, kind: string|null, amount: string|null, together: string|null, template: string|null,
- *   method: string|null}} State
+ *   method: string|null, table: string|null, figure: string|null}} State
  */
 
 /** The views, the first of them unless the address says otherwise. */
@@ -31,6 +31,7 @@ export function parseState(hash) {
     head: words.get("head"), score: words.get("score"), across: words.get("across"), up: words.get("up"), other: words.get("other"),
     part: words.get("part"), run: words.get("run"), features: words.get("features"), kind: words.get("kind"),
     amount: words.get("amount"), together: words.get("together"), template: words.get("template"), method: words.get("method"),
+    table: words.get("table"), figure: words.get("figure"),
   };
 }
 

@@ -1,14 +1,19 @@
-"""The end of a command in a few sentences for a person: which heads, how sure, against what."""
+"""What a result says in a few sentences for a person: which heads, how sure, against what."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qkprism.controls import BY_NAME
+from qkprism.results.effects import GIVEN
+
 if TYPE_CHECKING:
+    from qkprism.results.effects import Effects
     from qkprism.results.features import Features
     from qkprism.results.scores import HeadScores
 
 NAMED = 5  # heads in a sentence
+EDITS = 4  # that are told
 
 
 def heads_in_words(scores: HeadScores) -> list[str]:
@@ -44,3 +49,21 @@ def features_in_words(features: Features) -> list[str]:
         told.append(f"{len(features.contrasts) - 3} more contrasts are in the table.")
     told.append("Held out means that directions found in one half of the examples are tested on the other.")
     return [*told, "A feature is what query and key share, not yet a cause: `qkprism intervene` proves that."]
+
+
+def effects_in_words(effects: Effects) -> list[str]:
+    """Of each edit the head in which it moves most, and in how many heads it beats each control that is evidence."""
+    rows = [row for row in effects.beats() if (row["target"], row["method"]) == (GIVEN, effects.methods[0])]
+    told = [f"{effects.title}, in {len(effects.heads)} heads and {int(effects.n[0])} examples."]
+    for name in effects.features[:EDITS]:
+        best = max(effects.heads, key=lambda head: effects.gain(head=head, feature=name)[0])
+        gain, error = effects.gain(head=best, feature=name)
+        won = {
+            BY_NAME[control].title: sum(row["beaten"] for row in rows if (row["feature"], row["control"]) == key)
+            for control in dict.fromkeys(row["control"] for row in rows if row["evidence"])
+            for key in [(name, control)]
+        }
+        beaten = ", ".join(f"{title} in {count}" for title, count in won.items())
+        moved = f"{name} moves most in {best} ({effects.compared.replace('_', ' ')} {gain:+.2f} ± {error:.2f})"
+        told.append(moved + (f" and beats {beaten} of {len(effects.heads)} heads." if beaten else "."))
+    return [*told, "To move more than a random subspace is no evidence: noise does too."]

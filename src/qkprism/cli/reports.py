@@ -1,0 +1,63 @@
+"""The command that writes a run as one page; and what other commands do when they save a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, app
+from qkprism.cli.inputs import Loading
+from qkprism.errors import QKPrismError
+
+if TYPE_CHECKING:
+    from qkprism.models.model import Model
+
+PAGE = "report.html"
+
+
+@app.command(
+    epilog="Examples:  qkprism report runs/induction -o page.html   "
+    "qkprism report runs/binding runs/shelf -o both.html   qkprism report runs/mine --model smollm2"
+)
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders: results, studies, the toy, the shelf, an atlas.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; report.html in the first run if not given.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Ask this model again what the page shows of prompts, and keep it."),
+    ] = None,
+    dtype: DtypeOption = None,
+    device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
+) -> None:
+    """Write runs as one page with its data inside: the explorer, to be mailed and opened without a server."""
+    loading = Loading(model, dtype, device, device_map)
+    for place in runs:
+        if not place.is_dir():
+            raise QKPrismError(f"{place} is not a run folder.")
+    if model is not None:
+        from qkprism.explorer.keep import keep
+
+        loaded = loading.load()
+        for place in runs:
+            keep(loaded, place)
+    typer.echo(f"Page: {write_page(*runs, to=output or runs[0] / PAGE)}")
+
+
+def write_page(*runs: Path, to: Path | None = None) -> Path:
+    """Write the page of runs, in the first of them unless elsewhere."""
+    from qkprism.explorer.report import report as page_of
+
+    return page_of(*runs).save(to or runs[0] / PAGE).resolve()
+
+
+def keep_and_write(model: Model, folder: Path) -> Path:
+    """Keep what the page shows of prompts, then write it in the run's folder."""
+    from qkprism.explorer.keep import keep
+
+    keep(model, folder)
+    return write_page(folder)

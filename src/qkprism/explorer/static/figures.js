@@ -1,0 +1,46 @@
+// Figures that only a study has: plotly draws them, and is read when the first of them is looked at.
+
+import { el, fill } from "./dom.js";
+import { ask } from "./source.js";
+
+const ADDRESS = "static/plotly.min.js";
+/** @type {Promise<any>|null} */
+let reading = null;
+
+/** Plotly, from the text inside a mailed page or from the server. */
+function plotly() {
+  reading ??= new Promise((done, failed) => {
+    const inside = document.getElementById("plotly");
+    const script = el("script", inside ? { text: inside.textContent } : { src: ADDRESS });
+    script.addEventListener("load", () => done(/** @type {any} */ (window).Plotly));
+    script.addEventListener("error", () => failed(new Error("The figure's script could not be read.")));
+    document.head.append(script);
+    if (inside) done(/** @type {any} */ (window).Plotly); // a script that is inside has run by now
+  });
+  return reading;
+}
+
+/** A place for a figure. It keeps its height while figures change, so that nothing jumps. */
+export function figurePlace() {
+  const element = el("div", { class: "scroll figure-place" });
+  let shown = "";
+
+  /**
+   * @param {string} run
+   * @param {string} figure
+   */
+  async function show(run, figure) {
+    const wanted = JSON.stringify([run, figure]);
+    if (shown === wanted) return;
+    shown = wanted;
+    const { figure: body } = await ask("figure", { run, figure });
+    const drawing = await plotly();
+    if (shown !== wanted) return; // another was asked for meanwhile
+    const inner = el("div", { role: "img", "aria-label": body.layout.title?.text?.replace(/<[^>]*>/g, " ") ?? figure });
+    inner.style.setProperty("height", `${body.layout.height ?? 450}px`);
+    fill(element, inner);
+    await drawing.newPlot(inner, body.data, body.layout, { displaylogo: false, showSendToCloud: false });
+  }
+
+  return { element, show };
+}
