@@ -34,7 +34,7 @@ export function startView(status, palette) {
     try {
       const start = /** @type {import("./source.js").Start} */ (await ask("start"));
       const found = start.found ?? [];
-      fill(sentences, ...(found.length ? found.flatMap((one) => told(one, found.length > 1)) : []),
+      fill(sentences, ...(found.length ? found.flatMap((one) => foundPart(one, found.length > 1)) : []),
         ...[...(start.sentences ?? []), start.hint ?? []].filter((one) => one.length).map((one) => el("p", {}, ...pieces(one))));
       fill(claims, ...found.filter((one) => one.claims.length).map(claimList));
       pins.show();
@@ -71,7 +71,7 @@ export function startView(status, palette) {
  * @param {import("./source.js").Found} found
  * @param {boolean} several
  */
-function told(found, several) {
+function foundPart(found, several) {
   return [
     several ? el("h2", { text: `${found.run}: ${found.what}` }) : null,
     ...found.sentences.map((sentence) => el("p", {}, ...pieces(sentence))),
