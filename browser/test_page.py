@@ -167,6 +167,15 @@ def test_browser__a_contrast_is_tried_on_the_default_model_and_used(watched: Any
     page.wait_for_selector(f".head-panel h2:text-is('{head}')")
     assert head in page.locator(".head-sentence").text_content()
     see_keys_and_queries(page)
+    page.goto(f"{default}#{urlencode({'view': 'why', 'text': BOXES, 'head': head})}")
+    page.wait_for_selector("#method")
+    with page.expect_response(lambda one: one.url.endswith("api/row")) as answered:
+        page.select_option("#method", "sequential")
+    assert answered.value.request.post_data_json["method"] == "sequential"
+    assert answered.value.ok
+    assert state_of(page)["method"] == "sequential"
+    page.locator(".why .token").nth(9).hover()
+    page.wait_for_selector(".arc.strong, .arc.into", state="attached")
     page.goto(f"{default}#{urlencode({'view': 'whatif', 'text': BOXES, 'head': head, 'run': 'runs/mine'})}")
     page.wait_for_selector(".change")
     assert "controls take it to" in page.locator(".whatif .computed").text_content()

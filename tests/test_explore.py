@@ -118,6 +118,30 @@ def test_row__has_what_the_explanation_has_and_nothing_of_tokens_by_tokens() -> 
     assert numbers == 2 * tokens
 
 
+def test_arcs__are_those_of_every_row_and_a_few_a_token() -> None:
+    head = "L1H2"
+    found = asked("arcs", text=WORDS, head=head)
+    tokens = len(asked("explain", text=WORDS)["tokens"])
+    assert len(found["out"]) == len(found["into"]) == tokens
+    for query in (1, 9, tokens - 1):
+        attention = asked("row", text=WORDS, query=query, head=head)["attention"]
+        strongest = sorted(
+            ((share, place) for place, share in enumerate(attention) if place not in (0, query)), reverse=True
+        )
+        assert [share for _, share in found["out"][query]] == pytest.approx(
+            [share for share, _ in strongest[:4] if share >= 0.02], abs=2e-3
+        )
+        for key, share in found["out"][query]:
+            weakest = min(one for _, one in found["into"][key])
+            assert [query, share] in found["into"][key] or share <= weakest
+    assert max(map(len, found["out"] + found["into"])) <= 4
+
+
+def test_methods__change_named_parts_and_nothing_else() -> None:
+    assert asked("explain", text=WORDS)["methods"] == []  # no run is open
+    assert "method" in asked("explain", text=WORDS, method="nonsense")["error"]
+
+
 def test_prompts__come_back_as_they_are_in_ascii() -> None:
     answer = client().post(f"/{SECRET}/api/explain", json={"text": HOSTILE})
     assert answer.content.isascii()

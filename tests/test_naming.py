@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism.atlas import naming
+from qkprism.atlas import naming, shares
 from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.spans import NAMED, named_spans
+from qkprism.core.metrics import MetricRoot
 from qkprism.core.projectors import span_projector
 from qkprism.core.row_split import REST
 from qkprism.models.rotation import Rotation
@@ -88,10 +89,10 @@ def test_named__features_of_several_runs_share_their_joint_span():
     assert tried.names == ("a: one", "a: two", "b: one", "b: two")
     columns = [spaces.basis_of(first.joint(head)[name]) for name in ("one", "two")]
     columns += [spaces.basis_of(second.joint(head)[name]) for name in ("one", "two")]
-    shared = tried._shared()
-    torch.testing.assert_close(shared.forms.sum(0), naming._span(columns), atol=3e-3, rtol=1e-3)  # kept in half
-    alone = naming._share([columns[0], columns[0]], 0)  # the same twice: half each
-    torch.testing.assert_close(alone, naming._span(columns[:1]) / 2, atol=1e-9, rtol=0)
+    shared = tried._shared("shapley")
+    torch.testing.assert_close(shared.forms.sum(0), shares.span(columns), atol=3e-3, rtol=1e-3)  # kept in half
+    alone = shares.shapley([columns[0], columns[0]], 0)  # the same twice: half each
+    torch.testing.assert_close(alone, shares.span(columns[:1]) / 2, atol=1e-9, rtol=0)
 
 
 def test_stands_out__is_above_all_draws_and_by_more_than_any_feature_by_chance():
@@ -199,8 +200,8 @@ def test_survey__what_is_named_of_a_row_is_the_part_of_the_joint_span(rope):
         for head in (head for head in features.heads if head.layer == call.layer):
             bases = [basis for _, basis in spaces.Spaces.of(features).of_head(head)]
             for place, stage in enumerate(NAMED):
-                span = naming._span([basis[place] for basis in bases])
-                forms = naming.NamedForms(("all",), span[None], span[None, None], (rope == "relative",), overlap=False)
+                span = shares.span([basis[place] for basis in bases])
+                forms = naming.NamedForms(("all",), span[None], span[None, None], (rope == "relative",), overlap=None)
                 expected = forms.parts(rows, head.index)[0][0]
                 named = stages[[*STAGES, *NAMED].index(stage)] - stages[STAGES.index("+ asked position")]
                 torch.testing.assert_close(named[0, head.index, 0], expected, atol=1e-6, rtol=1e-6)
@@ -209,3 +210,46 @@ def test_survey__what_is_named_of_a_row_is_the_part_of_the_joint_span(rope):
 
     model.run(torch.tensor([model.tokenizer(WORDS)["input_ids"]]), None, visit)
     assert len(met) == len(features.heads) * len(NAMED)
+
+
+@pytest.mark.parametrize("method", ["oblique", "shapley", "sequential"])
+def test_named__by_every_method_parts_are_of_the_joint_span_and_add_up(method):
+    features, head = found(0), qk.Head.parse("L1H2")
+    forms = naming.NamedHeads({"": features}, method).forms([head])[head]
+    both = span_projector([features[name, head] for name in features.contrasts])
+    total = forms.forms.sum(0)
+    torch.testing.assert_close(both @ total, total, atol=1e-8, rtol=1e-6)
+    if method == "shapley":
+        torch.testing.assert_close(total, both, atol=1e-8, rtol=1e-6)
+    assert forms.permuted.shape[2:] == forms.forms.shape[1:]
+    row = explained(features, method=method).rows[head]
+    torch.testing.assert_close(torch.stack([*row.terms.values()]).sum(0), row.logits, atol=1e-6, rtol=1e-6)
+
+
+def test_named__sequential_gives_what_is_shared_to_the_first_and_shapley_to_both():
+    shared, own = torch.eye(6, dtype=torch.float64).split([1, 5], 1)
+    first, second = torch.cat([shared], 1), torch.cat([shared, own[:, :1]], 1)
+    given = {
+        name: [share([first, second], place)[0, 0] for place in (0, 1)]
+        for name, share in shares.SHARES.items()
+        if name != "oblique"
+    }
+    assert given["sequential"] == pytest.approx([1, 0])
+    assert given["shapley"] == pytest.approx([0.5, 0.5])
+    with pytest.raises(qk.QKPrismError, match="overlap too far"):
+        shares.oblique([first, second], 0)
+
+
+def test_named__shares_do_not_depend_on_the_basis():
+    """Where the metric moves with the basis, forms do too: q -> A^T q, k -> A^-1 k."""
+    generator = torch.Generator().manual_seed(0)
+    columns = [torch.randn(6, 2, generator=generator, dtype=torch.float64) for _ in range(2)]
+    forms = torch.stack([c @ torch.linalg.pinv(c) for c in columns])
+    change = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+    back = torch.linalg.inv(change)
+    moved = back @ forms @ change
+    eye = torch.eye(6, dtype=torch.float64)
+    for method in shares.SHARES:
+        plain, _ = shares.shares(forms, forms[:, None], method, MetricRoot(eye, eye))
+        turned, _ = shares.shares(moved, moved[:, None], method, MetricRoot(back, change))
+        torch.testing.assert_close(turned, back @ plain @ change)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explanation import Explanation, HeadRow, edge_of
-from qkprism.atlas.naming import NamedForms, Naming, named_forms
+from qkprism.atlas.naming import NamedForms, NamedHeads, Naming
 from qkprism.atlas.rows import STAGES, RotatedRows
+from qkprism.atlas.shares import SHARES
 from qkprism.atlas.spans import FeatureRuns, listed, read_run_of
 from qkprism.atlas.survey import survey
 from qkprism.capture.model_source import check_ids, check_length, versions
@@ -31,7 +32,7 @@ from qkprism.models.encoding import encode_text
 from qkprism.models.model import Model
 from qkprism.models.places import cache_folder
 from qkprism.models.rotation import Rotation
-from qkprism.options import show, whole_number
+from qkprism.options import choice, show, whole_number
 from qkprism.results.features import Features
 from qkprism.runs import is_run
 from qkprism.studies.shelf_result import Shelf
@@ -48,7 +49,8 @@ def explain(
     key: TokenName | None = None,
     head: HeadLike | Sequence[HeadLike] | None = None,
     atlas: Atlas | str | os.PathLike[str] | None = None,
-    features: FeatureRuns = None,
+    features: FeatureRuns | NamedHeads = None,
+    method: str | None = None,
     top: int = 8,
     progress: bool = True,
 ) -> Explanation:
@@ -64,6 +66,8 @@ def explain(
     atlas     of `survey`, or its folder; without one that of the cache, which is made from the model's own text if
               there is none yet (a minute for the default model)
     features  named features, or their run folders: they are told apart within the match
+    method    how features share what they have in common: "oblique", "shapley" or "sequential"; by default oblique
+              within one run, shapley across several
     top       how many edges are told
     progress  whether a bar is shown
     """
@@ -76,7 +80,8 @@ def explain(
     rows = read_rows(model, ids, at, known, heads, {})
     tokens = tuple(shown(model, one) for one in ids)
     edges = _edges(rows, at, to, tokens, several=head is not None)[:top]
-    named = named_forms(_feature_sets(features, model), sorted({row.head for row, _ in edges}))
+    naming = features if isinstance(features, NamedHeads) else naming_of(features, model, method)
+    named = naming.forms(sorted({row.head for row, _ in edges}))
     if named:
         rows |= read_rows(model, ids, at, known, list(named), named)
     told = [edge_of(rows[row.head], at, place, tokens) for row, place in edges]
@@ -180,8 +185,10 @@ def _edges(
 def _best_keys(row: HeadRow, most: int) -> list[int]:
     """The most attended tokens but the first."""
     attention = row.attention.masked_fill(~row.logits.isfinite(), -1.0)
-    order = [place for place in attention.argsort(descending=True).tolist() if place > 0 and attention[place] >= 0]
-    return order[:most] or [0]
+    attention[0] = -1.0
+    shares, places = attention.topk(min(most, len(attention)))
+    order = [place for place, share in zip(places.tolist(), shares.tolist(), strict=True) if share >= 0]
+    return order or [0]
 
 
 def _encode(model: Model, text: str | Text) -> tuple[tuple[int, ...], int, int | None]:
@@ -255,22 +262,40 @@ def _fitting(atlas: Atlas, model: Model) -> Atlas:
     return atlas
 
 
+def naming_of(
+    features: FeatureRuns | Mapping[str, Features | Shelf], model: Model, method: str | None = None
+) -> NamedHeads:
+    """Features that name parts, by the names of their runs where those are given."""
+    return NamedHeads(
+        _feature_sets(features, model), None if method is None else choice(method, tuple(SHARES), "a method")
+    )
+
+
 def _feature_sets(features: Any, model: Model) -> dict[str, Naming]:
     """Runs of features by name, each its own; those of the shelf by the names of their contrasts.
 
     A run that is alone needs no name.
     """
     found: dict[str, Naming] = {}
+    for name, one in _by_name(features).items():
+        run = read_run_of(one, model)
+        sets: dict[str, Naming] = {name: run} if isinstance(run, Features) else {}
+        if isinstance(run, Shelf):
+            sets = {contrast: run.spaces(contrast) for contrast in run.contrasts}
+        for told, loaded in sets.items():
+            found[_free(told, found)] = loaded
+    return found
+
+
+def _by_name(features: Any) -> dict[str, Any]:
+    """Runs by the names that were given, or by those of their folders."""
+    if isinstance(features, Mapping) and not isinstance(features, Features):
+        return dict(features)
+    found: dict[str, Any] = {}
     runs = listed(features)
     for one in runs:
-        run = read_run_of(one, model)
-        if isinstance(run, Shelf):
-            sets: dict[str, Naming] = {name: run.spaces(name) for name in run.contrasts}
-        else:
-            folder = "run" if isinstance(one, Features | Shelf) else path_of(one).resolve().name
-            sets = {folder if len(runs) > 1 else "": run}
-        for name, loaded in sets.items():
-            found[_free(name, found)] = loaded
+        folder = "run" if isinstance(one, Features | Shelf) else path_of(one).resolve().name
+        found[_free(folder if len(runs) > 1 else "", found)] = one
     return found
 
 

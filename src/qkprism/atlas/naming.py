@@ -2,7 +2,7 @@
 
 Contrasts that were decomposed together are told apart by their joint projectors, as in `attribute`. Features of
 several runs may overlap; then each gets its Shapley share of the joint span of their key directions, which has no
-order. In both cases the parts add up with the rest:
+order. Another way can be asked for (`shares.py`). In all cases the parts add up with the rest:
 
     part_f = scaling dq^T F_f dk           rest = match - sum of the parts
 
@@ -13,42 +13,50 @@ most `MOST`. For an edge a feature is offered only where it moves that edge more
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from qkprism.atlas.rows import RotatedRows
+from qkprism.atlas.shares import shares
+from qkprism.core.metrics import factor, identity_like
 from qkprism.heads import Head
 from qkprism.results.features import Features
-from qkprism.subspaces.spaces import Spaces, basis_of, head_subspaces, held_features
+from qkprism.subspaces.spaces import Spaces, head_subspaces, held_features
 
 Naming = Features | Spaces
+OBLIQUE, SHAPLEY = "oblique", "shapley"
 MOST = 5  # features of several runs in one row: those that move it most
 
 
 @dataclass(frozen=True)
 class NamedForms:
-    """The features of one head as bilinear forms on keys that differ from the mean, beside those of permuted labels."""
+    """The features of one head as bilinear forms on keys that differ from the mean, beside those of permuted labels.
+
+    overlap   how features of several runs share out what they have in common; None for those of one run
+    """
 
     names: tuple[str, ...]
     forms: Float64[Tensor, "feature d_head d_head"]
     permuted: Float64[Tensor, "feature draw d_head d_head"]
     relative: tuple[bool, ...]  # whether a feature's frame counts positions from the query
-    overlap: bool  # whether they are of several runs, and what they have in common is to be shared out
+    overlap: str | None = None
+    _kept: dict[tuple[str, ...], NamedForms] = field(default_factory=dict, repr=False)
 
     def of_row(self, rows: RotatedRows, head: int, attention: Float[Tensor, " token"]) -> NamedForms:
         """Those that are told of a row: of several runs the ones that stand out, which share their joint span."""
-        if not self.overlap:
+        if self.overlap is None:
             return self
         own, null = (self.effect(parts, attention) for parts in self.parts(rows, head))
         order = own.masked_fill(~stands_out(own, null), -1).argsort(descending=True)
         chosen = [place for place in order.tolist() if bool(stands_out(own, null)[place])][:MOST]
-        return self._pick(chosen)._shared() if chosen else self._pick([])
+        picked = self._pick(chosen)
+        if chosen and picked.names not in self._kept:
+            self._kept[picked.names] = picked._shared(self.overlap)
+        return self._kept.get(picked.names, picked)
 
     def _pick(self, places: Sequence[int]) -> NamedForms:
         return replace(
@@ -59,15 +67,10 @@ class NamedForms:
             relative=tuple(self.relative[place] for place in places),
         )
 
-    def _shared(self) -> NamedForms:
-        """Shapley shares of the joint span; permuted labels take the place of one feature at a time."""
-        columns = [basis_of(form) for form in self.forms]
-        shares = torch.stack([_share(columns, place) for place in range(len(columns))])
-        drawn = [
-            torch.stack([_share([*columns[:place], basis_of(form), *columns[place + 1 :]], place) for form in draws])
-            for place, draws in enumerate(self.permuted)
-        ]
-        return replace(self, forms=shares, permuted=torch.stack(drawn))
+    def _shared(self, method: str) -> NamedForms:
+        """Shares of the joint span; permuted labels take the place of one feature at a time."""
+        forms, permuted = shares(self.forms, self.permuted, method, factor(identity_like(self.forms[0])))
+        return replace(self, forms=forms, permuted=permuted)
 
     def parts(
         self, rows: RotatedRows, head: int
@@ -108,14 +111,32 @@ def stands_out(own: Float64[Tensor, " feature"], null: Float64[Tensor, "feature 
     return (ratio[:, 0] > 1) & (ratio[:, 0] > ratio[:, 1:].max())
 
 
-def named_forms(sets: Mapping[str, Naming], heads: Sequence[Head]) -> dict[Head, NamedForms]:
+@dataclass(frozen=True)
+class NamedHeads:
+    """Features of one or more runs by name; what they are in a head does not depend on a text, and is kept.
+
+    method   how they share what they have in common; None for oblique within one run, shapley across several
+    """
+
+    sets: Mapping[str, Naming]
+    method: str | None = None
+    _kept: dict[Head, NamedForms | None] = field(default_factory=dict)
+
+    def forms(self, heads: Sequence[Head]) -> dict[Head, NamedForms]:
+        """The features that hold in each of these heads."""
+        if new := [head for head in heads if head not in self._kept]:
+            self._kept.update(dict.fromkeys(new) | named_forms(self.sets, new, self.method))
+        return {head: forms for head in heads if (forms := self._kept[head]) is not None}
+
+
+def named_forms(sets: Mapping[str, Naming], heads: Sequence[Head], method: str | None = None) -> dict[Head, NamedForms]:
     """The features that hold in each head, from one or more runs by name."""
     only = next(iter(sets.values())) if len(sets) == 1 else None
     if isinstance(only, Features):
-        found = {head: _of_one_run(only, head) for head in heads if head in only.heads}
+        found = {head: _of_one_run(only, head, method or OBLIQUE) for head in heads if head in only.heads}
     else:
         spaces = {run: one if isinstance(one, Spaces) else Spaces.of(one, heads) for run, one in sets.items()}
-        found = {head: _of_several(spaces, head) for head in heads}
+        found = {head: _of_several(spaces, head, method or SHAPLEY) for head in heads}
     return {head: forms for head, forms in found.items() if forms is not None}
 
 
@@ -124,17 +145,20 @@ def _told(run: str, contrast: str) -> str:
     return contrast if run in ("", contrast) else f"{run}: {contrast}"
 
 
-def _of_one_run(features: Features, head: Head) -> NamedForms | None:
-    """As in `attribute`: projectors along the others."""
+def _of_one_run(features: Features, head: Head, method: str) -> NamedForms | None:
+    """As in `attribute`: projectors along the others, unless they are to share in another way."""
     found = {name: each for name, each in head_subspaces(held_features(features), head).items() if each[0].rank}
     if not found:
         return None
     forms = torch.stack([torch.stack([space.projector for space in each]) for each in found.values()])
+    own, permuted = forms[:, 0], forms[:, 1:]
+    if method != OBLIQUE:
+        own, permuted = shares(own, permuted, method, factor(features[next(iter(found)), head].metric))
     relative = (features.encoding.rope == "relative",) * len(found)
-    return NamedForms(tuple(found), forms[:, 0], forms[:, 1:], relative, overlap=False)
+    return NamedForms(tuple(found), own, permuted, relative)
 
 
-def _of_several(spaces: Mapping[str, Spaces], head: Head) -> NamedForms | None:
+def _of_several(spaces: Mapping[str, Spaces], head: Head, method: str) -> NamedForms | None:
     """The orthogonal projectors on every feature's own directions."""
     found = [
         (_told(run, contrast), torch.stack([basis @ basis.mT for basis in bases]), each.relative)
@@ -145,23 +169,4 @@ def _of_several(spaces: Mapping[str, Spaces], head: Head) -> NamedForms | None:
         return None
     names, forms, relative = zip(*found, strict=True)
     stacked = torch.stack(forms)
-    return NamedForms(names, stacked[:, 0], stacked[:, 1:], relative, overlap=True)
-
-
-def _share(columns: Sequence[Tensor], player: int) -> Float64[Tensor, "d d"]:
-    """What one subspace adds to the joint span of those before it, over all orders."""
-    others, n = [place for place in range(len(columns)) if place != player], len(columns)
-    found = torch.zeros(len(columns[0]), len(columns[0]), dtype=torch.float64)
-    for size in range(n):
-        for group in combinations(others, size):
-            weight = 1 / (n * math.comb(n - 1, size))
-            found += weight * (_span([columns[i] for i in (*group, player)]) - _span([columns[i] for i in group]))
-    return found
-
-
-def _span(columns: Sequence[Tensor]) -> Tensor | float:
-    """The orthogonal projector on all columns together."""
-    if not columns:
-        return 0.0
-    basis = basis_of(torch.cat(list(columns), 1))
-    return basis @ basis.mT
+    return NamedForms(names, stacked[:, 0], stacked[:, 1:], relative, overlap=method)

@@ -69,8 +69,9 @@ def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard
 def _questions(desk: Desk) -> dict[str, Answer]:
     """What is asked of the model, and so waits for it."""
     return {
-        "explain": lambda q: desk.explain(*_text_and_query(q)),
-        "row": lambda q: desk.row(*_text_and_query(q), word_of(q, "head"), _place(q, "key")),
+        "explain": lambda q: desk.explain(*_text_and_query(q), _method(q)),
+        "row": lambda q: desk.row(*_text_and_query(q), word_of(q, "head"), _place(q, "key"), _method(q)),
+        "arcs": lambda q: desk.arcs(word_of(q, "text"), word_of(q, "head")),
         "edits": lambda q: desk.edits(word_of(q, "head")),
         "whatif": lambda q: _what_if(desk, q),
         **{name: answer for name, answer in desk.library.answers().items() if name not in ("start", "seen")},
@@ -205,6 +206,10 @@ def _what_if(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text_and_query(question: Mapping[str, Any]) -> tuple[str, int | None]:
     return word_of(question, "text"), _place(question, "query")
+
+
+def _method(question: Mapping[str, Any]) -> str | None:
+    return None if question.get("method") is None else word_of(question, "method")
 
 
 def _place(question: Mapping[str, Any], name: str) -> int | None:

@@ -13,8 +13,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.atlas.atlas import Atlas
-from qkprism.atlas.explain import atlas_for, cached_atlas, explain, shown
+from qkprism.atlas.explain import atlas_for, cached_atlas, explain, naming_of, shown
 from qkprism.atlas.explanation import Explanation
+from qkprism.atlas.naming import NamedHeads
+from qkprism.atlas.shares import SHARES
 from qkprism.contrasts import Contrast, Text
 from qkprism.contrasts.shelves import check_on_shelf
 from qkprism.contrasts.tasks import task
@@ -27,6 +29,7 @@ from qkprism.explorer.answers import (
     explanation_answer,
     row_answer,
 )
+from qkprism.explorer.arcs import arcs_answer
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
 from qkprism.explorer.errands import Errand, Errands
 from qkprism.explorer.evidence import seen_answer
@@ -49,6 +52,7 @@ from qkprism.studies.shelf_result import Shelf
 from qkprism.verbs.inputs import heads_with_features
 
 Run = Features | Shelf
+Asked = tuple[str, int | None, str | None]  # a text, its query, how features share
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
 SEEN, MOST_SEEN = 64, 400  # texts whose keys and queries are seen
 MATCH = "match"  # the whole of it, whatever features name within it
@@ -77,7 +81,8 @@ class Desk:
     step: tuple[str, int, int] | None = None
     failure: str | None = None
     _model: Model | None = None
-    _kept: OrderedDict[tuple[str, int | None], Explanation] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[Asked, Explanation] = field(default_factory=OrderedDict)
+    _namings: dict[str | None, NamedHeads] = field(default_factory=dict)
     _begun: OrderedDict[tuple[tuple[int, ...], Wish, Frame], Continuation] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -137,18 +142,26 @@ class Desk:
             told |= self.library.start()
         return told
 
-    def explain(self, text: str, query: int | None) -> dict[str, Any]:
-        """The heads that attend from a token of a text."""
-        return explanation_answer(self._explanation(text, query))
+    def explain(self, text: str, query: int | None, method: str | None = None) -> dict[str, Any]:
+        """The heads that attend from a token of a text, and the ways in which features can share a match."""
+        told = explanation_answer(self._explanation(text, query, method))
+        return told | {"methods": list(SHARES) if self.naming else []}
 
-    def row(self, text: str, query: int | None, head: str, key: int | None) -> dict[str, Any]:
+    def row(
+        self, text: str, query: int | None, head: str, key: int | None, method: str | None = None
+    ) -> dict[str, Any]:
         """One row of one head, with sentences for its most attended keys and for the one that is chosen."""
         (wanted,) = check_heads(head, self.model.heads_per_layer, self.model.name)
-        found = self._explanation(text, query)
+        found = self._explanation(text, query, method)
         if self.naming and wanted not in {edge.head for edge in found.edges}:  # features are told in these alone
-            found = self._ask(text, found.query, head=wanted)
+            found = self._ask(text, found.query, method, head=wanted)
         chosen = [] if key is None else [_seen(found, wanted, key)]
         return row_answer(found, wanted, [*chosen, *found.most_attended(wanted, KEYS_TOLD)])
+
+    def arcs(self, text: str, head: str) -> dict[str, Any]:
+        """The strongest arcs of a head from and to every token."""
+        (wanted,) = check_heads(head, self.model.heads_per_layer, self.model.name)
+        return arcs_answer(self.model, self._ids(text), wanted)
 
     def draft(self, draft: Draft) -> dict[str, Any]:
         """How a contrast that is being written falls on tokens, and what the check says."""
@@ -169,6 +182,7 @@ class Desk:
         self.runs[name] = opened(name, run, trial.place)
         self.library.read()
         self._kept.clear()  # what was explained without it
+        self._namings.clear()
         return told | {"run": name}
 
     def seen(
@@ -255,20 +269,29 @@ class Desk:
             raise QKPrismError(f"{self.model.name} has no tokenizer.")
         return tuple(encode_text(tokenizer, Text(text), causal=self.model.is_causal).ids)
 
-    def _explanation(self, text: str, query: int | None) -> Explanation:
-        if (text, query) not in self._kept:
-            found = self._ask(text, query, top=HEADS_TOLD)
-            self._kept[text, query] = self._kept[text, found.query] = found
+    def _explanation(self, text: str, query: int | None, method: str | None = None) -> Explanation:
+        asked = (text, query, method)
+        if asked not in self._kept:
+            found = self._ask(text, query, method, top=HEADS_TOLD)
+            self._kept[asked] = self._kept[text, found.query, method] = found
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end((text, query))
-        return self._kept[text, query]
+        self._kept.move_to_end(asked)
+        return self._kept[asked]
 
-    def _ask(self, text: str, query: int | None, **options: Any) -> Explanation:
-        model = self.model
+    def _ask(self, text: str, query: int | None, method: str | None, **options: Any) -> Explanation:
         self._check_length(text)
-        features: Sequence[Run] | None = list(self.naming.values()) or None
-        return explain(model, Text(text), query=query, atlas=self.read, features=features, progress=False, **options)
+        naming = self._naming(method)
+        return explain(self.model, Text(text), query=query, atlas=self.read, features=naming, progress=False, **options)
+
+    def _naming(self, method: str | None) -> NamedHeads:
+        """The features of all runs; what they are in a head does not depend on the text, and is kept."""
+        if method not in self._namings:
+            runs = {Path(name).name: run for name, run in self.naming.items()}
+            self._namings[method] = naming_of(
+                runs if len(runs) == len(self.naming) > 1 else list(self.naming.values()), self.model, method
+            )
+        return self._namings[method]
 
     def _check_length(self, text: str) -> None:
         tokenizer = self.model.tokenizer

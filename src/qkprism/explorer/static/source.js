@@ -2,7 +2,8 @@
 
 /**
  * @typedef {{head: string, key: number, attention: number, decides: string, sentence: string}} Edge
- * @typedef {{tokens: string[], query: number, edges: Edge[]}} Explanation
+ * @typedef {{tokens: string[], query: number, edges: Edge[], methods?: string[]}} Explanation
+ * @typedef {{out: [number, number][][], into: [number, number][][]}} Links
  * @typedef {{name: string, color: string, meaning: string, values: (number|null)[]}} Part
  * @typedef {{head: string, query: number, attention: number[], logits: (number|null)[], parts: Part[],
  *   variation: Record<string, number>, sink: number, edges: Edge[]}} Row

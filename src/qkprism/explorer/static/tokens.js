@@ -1,4 +1,4 @@
-// A text as tokens: shaded by attention, with arcs from the query; every token is a button.
+// A text as tokens: shaded by attention, with arcs from the query, and from and to the token that is pointed at.
 
 import { el, fill, svg } from "./dom.js";
 import { roving, setStop } from "./keys.js";
@@ -10,7 +10,8 @@ const FAINT = 0.02; // attention that gets no arc unless it is pointed at
 
 /**
  * @typedef {{element: HTMLElement, show: (tokens: string[], query: number) => void,
- *   shade: (row: import("./source.js").Row|null, key: number|null) => void, point: (place: number|null) => void}} Tokens
+ *   shade: (row: import("./source.js").Row|null, key: number|null) => void, point: (place: number|null) => void,
+ *   link: (links: import("./source.js").Links|null) => void}} Tokens
  */
 
 /**
@@ -32,6 +33,9 @@ export function tokensView(act) {
   let chosen = null;
   /** @type {number|null} */
   let pointed = null;
+  /** @type {import("./source.js").Links|null} */
+  let links = null;
+  let asked = 0;
 
   roving(line, { lines: true });
   const placeOf = (/** @type {Event} */ event) => {
@@ -44,7 +48,12 @@ export function tokensView(act) {
   });
   for (const event of ["pointerover", "focusin"]) line.addEventListener(event, (e) => act.point(placeOf(e)));
   for (const event of ["pointerleave", "focusout"]) line.addEventListener(event, () => act.point(null));
-  new ResizeObserver(() => draw()).observe(line);
+  new ResizeObserver(soon).observe(line);
+
+  /** Draw arcs before the next frame, once. */
+  function soon() {
+    if (!asked) asked = requestAnimationFrame(draw);
+  }
 
   function show(/** @type {string[]} */ tokens, /** @type {number} */ from) {
     query = from;
@@ -82,28 +91,33 @@ export function tokensView(act) {
     if (pointed !== null) buttons[pointed]?.classList.remove("pointed");
     pointed = place;
     if (pointed !== null) buttons[pointed]?.classList.add("pointed");
-    draw();
+    soon();
+  }
+
+  function link(/** @type {import("./source.js").Links|null} */ given) {
+    links = given;
+    soon();
   }
 
   function draw() {
-    fill(arcs);
-    if (!row || !buttons[query]) return;
+    asked = 0;
+    if (!row || !buttons[query]) return fill(arcs);
     const frame = element.getBoundingClientRect();
+    const [down, right] = [element.scrollTop, element.scrollLeft];
     const boxOf = (/** @type {number} */ place) => {
       const box = buttons[place].getBoundingClientRect();
-      return { x: box.left - frame.left + box.width / 2, y: box.top - frame.top + 2 };
+      return { x: box.left - frame.left + right + box.width / 2, y: box.top - frame.top + down + 2 };
     };
-    const from = boxOf(query);
-    for (const { place, attention, strong } of arcsDrawn(row, query, chosen, pointed)) {
-      const to = boxOf(place);
-      const lift = Math.min(34, 10 + 0.12 * Math.hypot(to.x - from.x, to.y - from.y));
-      const top = Math.min(from.y, to.y) - lift;
-      const path = `M${from.x} ${from.y} C${from.x} ${top} ${to.x} ${top} ${to.x} ${to.y}`;
-      arcs.append(svg("path", { d: path, class: strong ? "arc strong" : "arc", "stroke-width": 1 + 4 * attention }));
-    }
+    const drawn = pointed !== null && links ? arcsAt(links, pointed) : arcsDrawn(row, query, chosen, pointed);
+    fill(arcs, ...drawn.map(({ from, place, attention, kind }) => {
+      const [a, b] = [boxOf(from), boxOf(place)];
+      const lift = Math.min(34, 10 + 0.12 * Math.hypot(b.x - a.x, b.y - a.y));
+      const top = Math.min(a.y, b.y) - lift;
+      return svg("path", { d: `M${a.x} ${a.y} C${a.x} ${top} ${b.x} ${top} ${b.x} ${b.y}`, class: `arc ${kind}`, "stroke-width": 1 + 4 * attention });
+    }));
   }
 
-  return { element, show, shade, point };
+  return { element, show, shade, point, link };
 }
 
 /**
@@ -114,19 +128,35 @@ export function strongest(row) {
   return Math.max(0.02, ...row.attention.slice(1).map((one, i) => (row.logits[i + 1] === null ? 0 : one)));
 }
 
+/** @typedef {{from: number, place: number, attention: number, kind: string}} Arc */
+
 /**
  * Arcs to the most attended tokens; the one that is pointed at, or chosen, stands out.
  * @param {import("./source.js").Row} row
  * @param {number} query
  * @param {number|null} chosen
  * @param {number|null} pointed
+ * @returns {Arc[]}
  */
 function arcsDrawn(row, query, chosen, pointed) {
   const strong = pointed !== null && pointed !== query ? pointed : chosen;
   const best = row.attention
-    .map((attention, place) => ({ place, attention, strong: place === strong }))
+    .map((attention, place) => ({ from: query, place, attention, kind: place === strong ? "strong" : "" }))
     .filter((one) => one.place !== query && row.logits[one.place] !== null)
     .sort((a, b) => b.attention - a.attention);
-  const drawn = best.slice(0, ARCS).filter((one) => one.attention >= FAINT && !one.strong);
-  return [...drawn, ...best.filter((one) => one.strong)];
+  const drawn = best.slice(0, ARCS).filter((one) => one.attention >= FAINT && !one.kind);
+  return [...drawn, ...best.filter((one) => one.kind)];
+}
+
+/**
+ * Arcs from a token to those it attends to, and to it from those that attend to it.
+ * @param {import("./source.js").Links} links
+ * @param {number} at
+ * @returns {Arc[]}
+ */
+function arcsAt(links, at) {
+  return [
+    ...links.into[at].map(([from, attention]) => ({ from, place: at, attention, kind: "into" })),
+    ...links.out[at].map(([place, attention]) => ({ from: at, place, attention, kind: "strong" })),
+  ];
 }

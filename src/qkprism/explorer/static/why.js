@@ -10,6 +10,11 @@ import { go } from "./state.js";
 import { tokensView } from "./tokens.js";
 
 const SHOWN = [14, 40, 1000];
+const WAYS = new Map([
+  ["oblique", "oblique: each along all the others"],
+  ["shapley", "Shapley: what two have in common is halved"],
+  ["sequential", "sequential: what two have in common is the first's"],
+]);
 
 /** @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status */
 export function whyView(status) {
@@ -25,6 +30,8 @@ export function whyView(status) {
     on: { click: () => go({ view: "whatif", ...chosen, target: null }) } });
   const detail = el("p", { class: "hint pointed-at" });
   const rebuilt = el("p", { class: "hint" });
+  const method = /** @type {HTMLSelectElement} */ (el("select", { id: "method" }));
+  const ways = el("p", { class: "axis hint", hidden: true }, el("label", { for: "method", text: "Named features share the match " }), method);
   const most = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "How many keys are drawn" },
     ...SHOWN.map((count) => el("option", { value: count, text: count === 1000 ? "all keys" : `the ${count} most attended keys` }))));
   const answer = el("div", { class: "answer", hidden: true },
@@ -34,7 +41,7 @@ export function whyView(status) {
       el("section", { class: "card", "aria-labelledby": "row-title" }, title, sentence, mailed ? null : el("p", {}, removing),
         el("p", { class: "axis hint" }, el("span", { text: "Logits of " }), most,
           el("span", { text: " in parts, from the mean token after the first. The upright stroke is the whole logit." })),
-        stack.element, rebuilt)));
+        ways, stack.element, rebuilt)));
   const element = el("div", { class: "why" }, ...(mailed ? [] : form.elements), answer);
 
   /** @type {import("./source.js").Explanation|null} */
@@ -42,11 +49,14 @@ export function whyView(status) {
   /** @type {import("./source.js").Row|null} */
   let row = null;
   /** What the explanation and the row are of. */
-  let loaded = { text: /** @type {string|null} */ (null), query: /** @type {number|null} */ (null), row: "" };
+  let loaded = { text: /** @type {string|null} */ (null), query: /** @type {number|null} */ (null), method: /** @type {string|null} */ (null), row: "" };
+  /** The arcs of a head over a text: asked when the row is there. */
+  let linked = { of: "", links: /** @type {import("./source.js").Links|null} */ (null) };
   let last = /** @type {import("./state.js").State|null} */ (null);
   let asking = new AbortController();
 
   most.addEventListener("change", () => draw());
+  method.addEventListener("change", () => go({ method: method.value || null }));
 
   function submit(/** @type {string} */ text) {
     go({ view: "why", text, query: null, key: null });
@@ -60,8 +70,9 @@ export function whyView(status) {
     const at = place;
     const seen = row.logits[at] !== null;
     const told = row.parts.map((part) => `${part.name} ${signed(part.values[at] ?? 0)}`).join(", ");
+    const ends = linked.links ? ` ${toldLinks(linked.links, at, explanation.tokens)}` : "";
     fill(detail, `${quoted(explanation.tokens[at])}, token ${at}: ` +
-      (seen ? `attention ${row.attention[at].toFixed(3)}, logit ${(row.logits[at] ?? 0).toFixed(2)} = ${told}` : "not seen from the query"));
+      (seen ? `attention ${row.attention[at].toFixed(3)}, logit ${(row.logits[at] ?? 0).toFixed(2)} = ${told}` : "not seen from the query") + "." + ends);
   }
 
   async function look(/** @type {import("./state.js").State} */ state) {
@@ -71,7 +82,7 @@ export function whyView(status) {
     if (!state.text && !mailed) {
       answer.hidden = true;
       [explanation, row] = [null, null];
-      loaded = { text: null, query: null, row: "" };
+      loaded = { text: null, query: null, method: null, row: "" };
       return status.done();
     }
     const { signal } = (asking = new AbortController());
@@ -80,27 +91,39 @@ export function whyView(status) {
       if (signal.aborted) return;
       draw();
       status.done();
+      await link(state.text, signal);
     } catch (error) {
       if (!signal.aborted) status.fail(/** @type {Error} */ (error).message);
     }
   }
 
+  /** Arcs from and to every token, which the row did not need. */
+  async function link(/** @type {string} */ text, /** @type {AbortSignal} */ signal) {
+    if (mailed || !row) return;
+    const of = JSON.stringify([text, row.head]);
+    if (linked.of !== of) {
+      tokens.link(null);
+      linked = { of, links: await ask("arcs", { text, head: row.head }, signal) };
+    }
+    if (!signal.aborted) tokens.link(linked.links);
+  }
+
   /** Ask for what the state needs and is not here yet. */
   async function load(/** @type {import("./state.js").State} */ state, /** @type {AbortSignal} */ signal) {
-    const { text, query } = state;
+    const { text, query, method: shares } = state;
     const waiting = setTimeout(() => status.busy("Asking the model …"), 150);
     try {
-      if (!explanation || loaded.text !== text || (query !== null && loaded.query !== query) ||
+      if (!explanation || loaded.text !== text || loaded.method !== shares || (query !== null && loaded.query !== query) ||
           (!mailed && query === null && loaded.query !== explanation.tokens.length - 1)) {
-        const found = await ask("explain", { text, query }, signal);
-        [explanation, row, loaded] = [found, null, { text, query: found.query, row: "" }];
+        const found = await ask("explain", { text, query, method: shares }, signal);
+        [explanation, row, loaded] = [found, null, { text, query: found.query, method: shares, row: "" }];
       }
       const found = /** @type {import("./source.js").Explanation} */ (explanation);
       const head = state.head ?? found.edges[0].head;
       const wanted = JSON.stringify([head, state.key]);
       const known = row && row.head === head && (state.key === null || row.edges.some((edge) => edge.key === state.key));
       if (loaded.row !== wanted && !known) {
-        row = await ask("row", { text, query: found.query, head, key: state.key }, signal);
+        row = await ask("row", { text, query: found.query, head, key: state.key, method: shares }, signal);
         loaded.row = wanted;
       }
     } finally {
@@ -116,7 +139,7 @@ export function whyView(status) {
     const edge = keys.map((key) => told.find((one) => one.key === key)).find(Boolean) ?? told.find((one) => one.key > 0) ?? told[0];
     answer.hidden = false;
     fill(question, "Why do heads attend where they do from ", el("b", { text: quoted(words[query]) }),
-      ` (token ${query})? ${mailed ? "" : "Click another token to ask from there. "}Darker tokens get more attention of ${row.head}; the darkest but the first gets ${strength(row)}.`);
+      ` (token ${query})? ${mailed ? "" : "Click another token to ask from there. "}Darker tokens get more attention of ${row.head}; the darkest but the first gets ${strength(row)}. Point at any: solid arcs go to what it attends to, dashed ones come from what attends to it.`);
     tokens.show(words, query);
     tokens.shade(row, edge.key);
     heads.show(explanation, row.head);
@@ -125,10 +148,29 @@ export function whyView(status) {
     fill(sentence, edge.sentence);
     chosen = { head: row.head, key: edge.key, query };
     fill(rebuilt, rebuiltSentence(row));
+    showWays(explanation.methods ?? []);
     point(null);
   }
 
+  function showWays(/** @type {string[]} */ methods) {
+    ways.hidden = !methods.length;
+    fill(method, el("option", { value: "", text: "as usual" }), ...methods.map((name) => el("option", { value: name, text: WAYS.get(name) ?? name })));
+    method.value = last?.method ?? "";
+  }
+
   return { element, look };
+}
+
+/**
+ * Where a token attends, and who attends to it.
+ * @param {import("./source.js").Links} links
+ * @param {number} at
+ * @param {string[]} words
+ */
+function toldLinks(links, at, words) {
+  const told = (/** @type {[number, number][]} */ ends) => ends.map(([place, share]) => `${quoted(words[place])} ${share.toFixed(2)}`).join(", ");
+  const [out, into] = [told(links.out[at]), told(links.into[at])];
+  return `${out ? `It attends to ${out}.` : ""} ${into ? `Attended from ${into}.` : ""}`.trim();
 }
 
 /** @param {import("./source.js").Row} row */
