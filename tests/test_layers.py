@@ -125,6 +125,7 @@ FLOORS = [
         "models.calls",
         "models.forest",
         "models.holding",
+        "models.split",
         "models.tap",
         "models.probe",
         "models.rotation",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from qkprism.errors import QKPrismError
-from qkprism.files import writing
+from qkprism.files import remove_left_overs, writing
 from qkprism.ranks import is_first
 
 fcntl: Any
@@ -40,6 +40,9 @@ def locked(folder: Path) -> Iterator[None]:
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         file = _taken(place, folder)
+        for held in (folder, *folder.glob("*/")):  # nobody else writes there now
+            if held.is_dir():
+                remove_left_overs(held)
     try:
         yield
     finally:

@@ -63,6 +63,7 @@ class Ranks:
 
 ALONE = Ranks()
 _by_itself: list[bool] = []
+_together: list[int] = [1]  # processes that hold one model between them, which do the same work
 
 
 def ranks() -> Ranks:
@@ -70,12 +71,37 @@ def ranks() -> Ranks:
     distributed = sys.modules.get("torch.distributed")
     if _by_itself or distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return ALONE
-    return Ranks(distributed.get_rank(), distributed.get_world_size())
+    return Ranks(distributed.get_rank() // _together[0], distributed.get_world_size() // _together[0])
+
+
+def processes() -> int:
+    """How many processes there are, also those that hold one model between them."""
+    return _world()[1]
+
+
+def hold_together(count: int) -> None:
+    """So many processes in a row hold one model between them: they do the same work, and are one rank."""
+    _together[0] = count
+
+
+def _world() -> tuple[int, int]:
+    here = ranks()
+    if here == ALONE and _together[0] == 1:
+        return 0, 1
+    if _by_itself:
+        return 0, 1
+    distributed = sys.modules["torch.distributed"]
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 def is_first() -> bool:
     """Whether this process writes and speaks."""
-    return ranks().is_first
+    return _world()[0] == 0
+
+
+def _leads() -> bool:
+    """Whether this process tells what its rank has made."""
+    return _world()[0] % _together[0] == 0
 
 
 @contextmanager
@@ -133,8 +159,9 @@ def _reaching() -> Iterator[None]:
 
 def exchanged(value: Made, failure: str | None = None) -> list[Made]:
     """What every rank gives, in their order; where one tells of a failure, all of them raise it."""
-    if ranks().count == 1:
+    if processes() == 1:
         return [value]
+    value = value if _leads() else None  # type: ignore[assignment]
     every = [values_of(body) for body in _gathered(bytes_of((value, failure)))]
     told: dict[str, list[int]] = {}
     for number, (_, reason) in enumerate(every):
@@ -142,7 +169,7 @@ def exchanged(value: Made, failure: str | None = None) -> list[Made]:
             told.setdefault(reason, []).append(number)
     if told:
         raise RankError("\n".join(_by_rank(reason, numbers) for reason, numbers in told.items()))
-    return [value for value, _ in every]
+    return [value for value, _ in every[:: _together[0]]]
 
 
 def _gathered(body: bytes) -> list[bytes]:
@@ -150,7 +177,7 @@ def _gathered(body: bytes) -> list[bytes]:
     import torch
     from torch import distributed
 
-    here, count = torch.frombuffer(bytearray(body), dtype=torch.uint8), ranks().count
+    here, count = torch.frombuffer(bytearray(body), dtype=torch.uint8), processes()
     sizes = [torch.zeros(1, dtype=torch.long) for _ in range(count)]
     with _reaching():
         distributed.all_gather(sizes, torch.tensor([len(body)]), group=_gloo())
@@ -163,7 +190,7 @@ def _gathered(body: bytes) -> list[bytes]:
 
 def _by_rank(reason: str, numbers: Sequence[int]) -> str:
     """A failure, with the numbers of the processes that had it if others had not."""
-    if len(numbers) == ranks().count:
+    if len(numbers) == processes():
         return reason
     return f"process{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}: {reason}"
 
@@ -183,7 +210,10 @@ def failing_together() -> Iterator[None]:
 def in_turn(items: Sequence[Item], work: Callable[[Item], Made]) -> Iterator[Made]:
     """What is made of every item, in their order, on every rank; each rank works on some of them."""
     here = ranks()
-    at_once = AT_ONCE * here.count if here.count > 1 else 1
+    if here.count == 1:
+        yield from map(work, items)
+        return
+    at_once = AT_ONCE * here.count
     for start in range(0, len(items), at_once):
         with failing_together():
             made = [work(item) for item in here.mine(items[start : start + at_once])]
@@ -199,7 +229,7 @@ def added(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     import torch
     from torch import distributed
 
-    total = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+    total = {name: tensor.detach().cpu() * int(_leads()) for name, tensor in tensors.items()}
     for dtype in sorted({tensor.dtype for tensor in total.values()}, key=str):
         names = [name for name in total if total[name].dtype == dtype]
         flat = torch.cat([total[name].flatten() for name in names])

@@ -160,7 +160,7 @@ def qkprism(
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")]
 DtypeOption = Annotated[str | None, typer.Option(help=f"{either(DTYPES)}; the device's best if not given.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; the best there is if not given.")]
-DeviceMapOption = Annotated[str | None, typer.Option(help="auto: spread the model over all devices.")]
+DeviceMapOption = Annotated[str | None, typer.Option(help="auto: over all devices; tp: heads over processes.")]
 LimitOption = Annotated[int | None, typer.Option(help="Use the first N examples only.", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 ContrastArgument = Annotated[

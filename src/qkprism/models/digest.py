@@ -22,6 +22,7 @@ def model_digest(hf: PreTrainedModel) -> str:
         digest.update(f"{name}{tuple(weight.shape)}".encode())
         weight = _put_away(hf.base_model, name) if weight.is_meta else weight
         if weight is not None:
+            weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # split over processes
             flat = weight.detach().reshape(-1)
             sample = flat[:: max(1, flat.numel() // _SAMPLES)].float().to("cpu").to(torch.bfloat16)
             digest.update(sample.view(torch.int16).numpy().tobytes())

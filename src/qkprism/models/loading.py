@@ -36,8 +36,10 @@ from qkprism.files import file_digest, part_of
 from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
 from qkprism.models.places import DEFAULT_MODEL, PACKAGES, cache_folder, check_name, hub_options, packaged_gguf
+from qkprism.models.split import check_heads, load_split, processes_of_model
 from qkprism.options import show
 from qkprism.progress import SPEECH, say
+from qkprism.ranks import hold_together
 
 Loaded = tuple[PreTrainedModel, Any]
 
@@ -64,7 +66,8 @@ def load(
     dtype               float32, bfloat16, float16, float64, or "auto" for the checkpoint's own; None (default) is
                         bfloat16 on an accelerator that computes in it, else float32
     device              such as "cuda:1" or "cpu"; None (default) takes CUDA or MPS, else the CPU
-    device_map          for a model that is spread out, such as "auto"; in the place of `device`
+    device_map          for a model that is spread out, such as "auto"; in the place of `device`. Under torchrun `tp`
+                        splits its heads over all processes, and `tp:2` over two, while the others share the examples
     revision            of the hub: a branch, tag or commit; the newest by default
     trust_remote_code   run the code that comes with a model; default False. Only for code that you have read
     probe               inputs of the forward pass that proves the reading, for models that take no `input_ids`
@@ -76,7 +79,8 @@ def load(
         raise QKPrismError(
             f"{show(model)} is not a model. Give a hub name, a folder, a .gguf file, or (hf_model, tokenizer)."
         )
-    placement = place(Machine.here(), dtype=dtype, device=device, device_map=device_map)
+    split = processes_of_model(device_map)
+    placement = place(Machine.here(), dtype=dtype, device=device, device_map=None if split else device_map)
     with _one_line(model):
         source, name = locate(str(model))
     arguments: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -86,8 +90,11 @@ def load(
         tokenizer = _tokenizer(source, config, arguments)
         options = arguments | _capped(config) | {"dtype": placement.dtype, "device_map": placement.device_map}
         options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are refused below
+        kind = _class(config, arguments)
+        if split:
+            check_heads(config, split, name)
         with _without_bars():
-            hf, report = _class(config, arguments).from_pretrained(source, **options)
+            hf, report = load_split(kind, source, options, split) if split else kind.from_pretrained(source, **options)
         hf = _complete(hf, report, str(model))
     loaded = Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
     if not quiet and (dtype is None or (device is None and device_map is None)):
@@ -119,11 +126,9 @@ def _wrap_loaded(
         raise QKPrismError(f"{type(tokenizer).__name__} is not a tokenizer. Give (hf_model, tokenizer).")
     if getattr(hf, "hf_device_map", None) is None and all(weight.is_meta for weight in hf.parameters()):
         raise QKPrismError("This model is on the meta device: it has no weights. Load it onto a real device.")
-    if (getattr(hf, "_tp_size", None) or 1) > 1:  # each process has some of the heads, and would take other texts
-        raise QKPrismError(
-            "This model is split over processes (tp_plan), and each of them sees only its own heads: that is not "
-            "supported. Load it whole, or spread it with device_map."
-        )
+    if (split := getattr(hf, "_tp_size", None) or 1) > 1:
+        check_heads(hf.config, split, type(hf).__name__)
+        hold_together(split)
     return Model.wrap(hf, tokenizer, probe=probe)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -31,6 +31,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall, CacheState, named_arguments
 from qkprism.models.holding import always, hold
+from qkprism.models.split import split_of
 
 Visitor = Callable[[AttentionCall], None]
 OutputVisitor = Callable[[AttentionCall, Tensor], None]
@@ -191,14 +192,33 @@ def _tapped(
     taps = [(tap, number) for tap in _open_taps.get() if (number := tap.number(module)) is not None]
     if not taps:
         return delegate(module, query, key, value, *args, **kwargs)
-    call = AttentionCall.read(implementation, module, (query, key, value), args, kwargs)
+    split = split_of(taps[0][0].hf, module, query.shape[1])
+    own, shown = (query, key, value), (query, key, value)
+    if split is not None:
+        shown = split.whole(query), split.whole(key), split.whole(value)
+    call = AttentionCall.read(implementation, module, shown, args, kwargs)
+    if split is not None and call.sinks is not None:
+        call.sinks = split.whole(call.sinks, 0)
     for tap, number in taps:
         tap.show(call, number)
     for tap, number in taps:
         if tap.stop_at == number:
             raise _Stop(tap)
-    call.settle_edits((query, key, value))
-    output, weights = delegate(module, call.query, call.key, call.value, *args, **kwargs)
+    call.settle_edits(shown)
+    if split is None:
+        output, weights = delegate(module, call.query, call.key, call.value, *args, **kwargs)
+        return _finished(taps, call, output, weights)
+    edited = zip((call.query, call.key, call.value), shown, own, strict=True)
+    output, weights = delegate(module, *(o if new is w else split.part(new) for new, w, o in edited), *args, **kwargs)
+    whole_weights = None if weights is None else split.whole(weights)
+    output, weights = _finished(taps, call, split.whole(output, 2), whole_weights)
+    return split.part(output, 2).contiguous(), None if weights is None else split.part(weights)
+
+
+def _finished(
+    taps: Sequence[tuple[Tap, int]], call: AttentionCall, output: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Show what the attention function returned, and put edited heads into it."""
     for tap, _ in taps:
         if tap.visit_output is not None:
             tap.visit_output(call, output)
