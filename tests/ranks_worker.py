@@ -1,6 +1,7 @@
 """What several processes do together in `test_ranks.py`: every verb on a tiny model; one process does the same alone.
 
 python ranks_worker.py FAMILY FEATURES OUT          # or under torchrun, with the features that one process found
+torchrun ... ranks_worker.py FOLDER FEATURES OUT tp # the model of a folder, its heads split over the processes
 """
 
 import sys
@@ -12,7 +13,7 @@ from torch import distributed
 import qkprism as qk
 from qkprism.capture import streaming
 from qkprism.contrasts import Contrast
-from qkprism.ranks import is_first, join, ranks
+from qkprism.ranks import is_first, join, processes
 from test_intervene import HEADS, load
 from test_intervene import contrasts as pair_contrasts
 from test_pipeline import contrast
@@ -42,9 +43,8 @@ def numbers(frame):
     return torch.tensor(frame.select_dtypes("number").to_numpy(dtype=float))
 
 
-def everything(family, place):
+def everything(model, place):
     """What every verb finds; all of it tensors or lists."""
-    model = load(family)
     whole = contrast(30, seed=1)
     several = {"a": whole, "b": contrast(30, twins=True, seed=2), "part": Contrast("part", tuple(whole[:5]))}
     if not Path(place).is_dir():
@@ -73,13 +73,13 @@ def everything(family, place):
     }
 
 
-def main(family, place, out):
+def main(family, place, out, device_map=None):
     join()
     torch.set_num_threads(1)
     streaming.CHUNK["cpu"] = CHUNK
-    found = everything(family, place)
-    if ranks().count > 1:
-        every = [None] * ranks().count
+    found = everything(qk.load(family, device_map=device_map) if device_map else load(family), place)
+    if processes() > 1:
+        every = [None] * processes()
         distributed.all_gather_object(every, repr_of(found))
         assert len(set(every)) == 1, "the processes found different things"
     if is_first():

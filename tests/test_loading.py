@@ -284,8 +284,8 @@ def test_load__half_of_the_layers_on_disk_give_the_same_moments(family, tmp_path
     qk.intervene(whole, texts, found[0], heads=["L1H0"], draws=1, progress=False)
 
 
-def test_load__refuses_a_model_that_is_split_over_processes():
+def test_load__refuses_a_model_whose_heads_processes_cannot_share_evenly():
     hf = tiny("llama")
-    hf._tp_size = 2
-    with pytest.raises(QKPrismError, match="split over processes"):
+    hf._tp_size = 3
+    with pytest.raises(QKPrismError, match="2 key heads for 4 heads, which 3 processes cannot share evenly"):
         qk.load((hf, byte_level()))

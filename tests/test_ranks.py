@@ -12,11 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import qkprism as qk
 from qkprism import QKPrismError
 from qkprism.heads import Head
 from qkprism.packing import bytes_of, values_of
 from qkprism.ranks import ALONE, Ranks, added, exchanged, failing_together, in_turn, ranks
 from qkprism.runs import read_manifest
+from test_intervene import load
 from test_pipeline import contrast
 from tiny import tiny
 from tokenizers_for_tests import byte_level
@@ -94,6 +96,41 @@ def test_verbs__several_processes_find_what_one_finds(alone, family, count, tmp_
             assert torch.allclose(several[what]["sums"][name], total, rtol=0, atol=near * (1 + size)), name
         for name, covariance in one[what]["covariance"].items():
             assert torch.allclose(several[what]["covariance"][name], covariance, atol=1e-9 if whole_chunks else 1e-5)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("family", "device_map", "count"), [("qwen3", "tp", 2), ("llama", "tp:2", 4)])
+def test_split__heads_of_all_processes_are_seen_and_edited(alone, family, device_map, count, tmp_path):
+    features, one = alone(family)
+    model = load(family)
+    model.hf.save_pretrained(tmp_path / "little")
+    model.tokenizer.save_pretrained(tmp_path / "little")
+    arguments = (tmp_path / "little", features, tmp_path / "found.pt", device_map)
+    code, _, err = told(torchrun(count, HERE / "ranks_worker.py", *arguments))
+    assert code == 0, err
+    split = torch.load(tmp_path / "found.pt")
+    assert split["heads"] == one["heads"]
+    sums = {f"{what} {name}": t for what in ("decompose", "few") for name, t in one[what]["sums"].items()}
+    theirs = {f"{what} {name}": t for what in ("decompose", "few") for name, t in split[what]["sums"].items()}
+    for name, value in (one["read"] | sums).items():  # products of parts of a matrix are added up: other rounding
+        size = float(value.nan_to_num().abs().max()) if value.numel() else 0.0
+        found = (split["read"] | theirs)[name]
+        assert torch.allclose(found.nan_to_num(), value.nan_to_num(), rtol=0, atol=1e-4 * (1 + size)), name
+
+
+@pytest.mark.processes
+def test_split__fewer_key_heads_than_processes_is_one_sentence(place):
+    arguments = ["-m", place / "little", "--device-map", "tp", "--json"]
+    script = place / "split.py"
+    script.write_text("import qkprism.cli\nqkprism.cli.main()")
+    code, out, err = told(torchrun(3, script, "heads", place / "boxes.jsonl", *arguments))
+    assert code != 0
+    assert not out
+    lines = [line for line in err.splitlines() if line.startswith("qkprism: ")]
+    assert len(lines) == 1, err
+    assert "has 2 key heads for 4 heads, which 3 processes cannot share evenly" in lines[0]
+    with pytest.raises(QKPrismError, match="over 1 of 1 processes"):
+        qk.load(place / "little", device_map="tp")
 
 
 @pytest.fixture(scope="module")

@@ -178,7 +178,8 @@ def _convert(gguf: Path, target: Path) -> None:
     hf = _complete(hf, report, gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(**where)
     tokenizer.save_pretrained(target)
-    hf.save_pretrained(target)
+    with _without_bars():
+        hf.save_pretrained(target)
 
 
 def _complete(hf: PreTrainedModel, report: Mapping[str, Any], model: str) -> PreTrainedModel:
