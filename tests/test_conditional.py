@@ -15,6 +15,7 @@ from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import Condition
 from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
+from qkprism.explorer.what_if import Meeting, Wish, feature_variants
 from qkprism.heads import Head
 from qkprism.models.encoding import encode
 from qkprism.results.features import Features
@@ -349,6 +350,39 @@ def test_model__attention_after_the_exchange_is_that_of_the_really_edited_model(
             target, original = (encoded.text.ids[key.position] for key in (aim.target, aim.original))
             moved = float((after - before)[target] - (after - before)[original])
             assert outcome.value("logit_change", **where)[0] == pytest.approx(moved, abs=1e-4)
+
+
+def test_what_if__the_conditional_kind_is_the_exchange_beside_its_permuted_control(bound):
+    _, _, features = bound
+    head = features.heads[0]
+    variants = feature_variants(Wish(head, 9, 3, 5, CONDITIONAL), features, ["lexical"], [head])
+    assert [one.control for one in variants] == ["none", "feature", "full", "permuted"]
+    g = torch.Generator().manual_seed(0)
+    query, original, target = torch.randn(3, features["lexical", head].d_head, generator=g).double()
+    changes = variants[1].change(head, Meeting(query, original, target, 0.5))
+    swap = head_modulation(features, head, modulation_of(features)).swap(["lexical"], ("order",))
+    expected = swap.changes(original, target, (torch.tensor(-1), torch.tensor(-1)))
+    assert all(torch.allclose(one, other) for one, other in zip(changes, expected, strict=True))
+
+
+def test_outcome__methods_share_their_random_controls_and_the_conditional_has_its_own(bound):
+    model, task, features = bound
+    effects = qk.intervene(
+        model, task.test[:3], features, outcome="logits", methods=["contrast", CONDITIONAL], draws=1, progress=False
+    )
+    (head,) = effects.heads
+    known = {(entry.control, entry.method) for entry in effects.entries}
+    assert {("permuted", CONDITIONAL), ("keys", CONDITIONAL), ("feature", CONDITIONAL)} <= known
+    for control in ("keys", "pca"):
+        both = [
+            effects.value("logit_change", head=head, feature="lexical", method=method, control=control)
+            for method in ("contrast", CONDITIONAL)
+        ]
+        assert both[0] == both[1]
+    ours, theirs = (
+        effects.value("logit_change", head=head, feature="lexical", method=method) for method in effects.methods
+    )
+    assert ours != theirs
 
 
 def test_validate__leads_with_logits_and_has_the_permuted_control(bound):

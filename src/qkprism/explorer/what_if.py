@@ -5,7 +5,8 @@ The edits are those of `intervene` (`core/edits.py`), in the subspace of feature
     features   k_o += P delta                                          P of `subspaces/conditions.py`
     a part     k_o += delta q / (scaling |q|^2), so that l_o += delta   delta made of the part's values of the two keys
 
-A swap takes as much from the target. A steer adds `amount` times what the target has more. Beside the edit stand the
+A swap takes as much from the target. A conditional one goes by the values of a label (`core/conditional.py`), here of
+the nearest mean. A steer adds `amount` times what the target has more. Beside the edit stand the
 same edit of the whole key, and with permuted labels; a part has none, so its values are dealt anew among the tokens.
 """
 
@@ -21,6 +22,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.controls import ControlName
+from qkprism.core.conditional import UNKNOWN, ConditionalSwap
 from qkprism.core.edits import Edit
 from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
@@ -32,10 +34,10 @@ from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText
 from qkprism.models.model import Model
 from qkprism.options import Frame, choice, finite
 from qkprism.results.features import Features
-from qkprism.subspaces.conditions import Method, layer_conditions
+from qkprism.subspaces.conditions import CONDITIONAL, Method, layer_conditions
 
-Kind = Literal["swap", "ablate", "steer"]
-KINDS: tuple[Kind, ...] = ("swap", "ablate", "steer")
+Kind = Literal["swap", "conditional", "ablate", "steer"]
+KINDS: tuple[Kind, ...] = ("swap", "conditional", "ablate", "steer")
 PLAIN: tuple[ControlName, ...] = ("none", "feature", "full")
 DRAWS = 8  # of permuted labels
 FARTHEST = 10.0  # times what the target has more
@@ -62,7 +64,8 @@ class Wish:
 
     def edit(self, original: Float64[Tensor, " d"], target: Float64[Tensor, " d"]) -> Edit:
         """The edit of two vectors, or of two values."""
-        return Edit(self.kind, amount=self.amount, vector=target - original if self.kind == "steer" else None)
+        kind = "swap" if self.kind == "conditional" else self.kind
+        return Edit(kind, amount=self.amount, vector=target - original if self.kind == "steer" else None)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class Meeting:
     scaling: float
 
 
-Change = Callable[[Head, Meeting], Float64[Tensor, " d_head"]]  # of the original key
+Changes = tuple[Float64[Tensor, " d_head"], Float64[Tensor, " d_head"]]
+Change = Callable[[Head, Meeting], Changes]  # of the original key and of the target
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ class Outcome:
 
 def feature_variants(wish: Wish, features: Features, names: Sequence[str], heads: Sequence[Head]) -> list[Variant]:
     """Edits in the subspace of some features of one run, in some heads at once."""
-    method: Method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
+    projecting: Method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
+    method = CONDITIONAL if wish.kind == CONDITIONAL else projecting
     groups = {"+".join(names): list(names)}
     spaces = {
         head: layer_conditions(features, head.layer, [method], heads=[head], draws=1, groups=groups)[head]
@@ -105,21 +110,32 @@ def feature_variants(wish: Wish, features: Features, names: Sequence[str], heads
     }
     controls = [condition.control for condition in spaces[heads[0]].names]  # the same in all heads
     permuted = [place for place, control in enumerate(controls) if control == "permuted"]
+    if not permuted:
+        raise QKPrismError("Twins without a negative key give the conditional exchange no control. Use kind='swap'.")
     chosen = [*(controls.index(control) for control in PLAIN), *permuted[:DRAWS]]
-    by_head = {place: {head: each.subspace(place) for head, each in spaces.items()} for place in chosen}
+    by_head = {
+        place: {head: each.swap(place) or each.subspace(place) for head, each in spaces.items()} for place in chosen
+    }
     return [
         Variant(controls[place], None if controls[place] == "none" else partial(_within, wish, by_head[place]))
         for place in chosen
     ]
 
 
-def _within(wish: Wish, spaces: Mapping[Head, Subspace], head: Head, met: Meeting) -> Tensor:
+def _within(wish: Wish, moved: Mapping[Head, Subspace | ConditionalSwap], head: Head, met: Meeting) -> Changes:
+    one = moved[head]
+    if isinstance(one, ConditionalSwap):
+        unknown = torch.tensor(UNKNOWN, device=met.original.device)
+        return one.changes(met.original, met.target, (unknown, unknown))
     edit = wish.edit(met.original, met.target)
-    return edit.change(met.original, head, spaces[head], partner=met.target)
+    change = edit.change(met.original, head, one, partner=met.target)
+    return change, edit.of_target(change)
 
 
 def part_variants(wish: Wish, values: Float64[Tensor, " token"], seen: Sequence[int]) -> list[Variant]:
     """Edits of one part of the logits; in controls its values are dealt anew among the tokens after the first."""
+    if wish.kind == CONDITIONAL:
+        raise QKPrismError("A part of a logit has no conditional exchange: choose features of a run, or kind='swap'.")
     generator, later = torch.Generator().manual_seed(0), torch.tensor([place for place in seen if place > 0])
     dealt = []
     for _ in range(DRAWS):
@@ -133,10 +149,12 @@ def part_variants(wish: Wish, values: Float64[Tensor, " token"], seen: Sequence[
     ]
 
 
-def _of_part(wish: Wish, values: Float64[Tensor, " token"], head: Head, met: Meeting) -> Tensor:
+def _of_part(wish: Wish, values: Float64[Tensor, " token"], head: Head, met: Meeting) -> Changes:
     original, target = values[wish.original].view(1), values[wish.target].view(1)
-    delta = wish.edit(original, target).delta(original, head, partner=target).to(met.query)
-    return delta * met.query / (met.scaling * met.query.square().sum())
+    edit = wish.edit(original, target)
+    delta = edit.delta(original, head, partner=target).to(met.query)
+    change = delta * met.query / (met.scaling * met.query.square().sum())
+    return change, edit.of_target(change)
 
 
 def begin(model: Model, ids: Sequence[int], wish: Wish, rope: Frame) -> Continuation:
@@ -195,9 +213,8 @@ class _Run:
         query = call.query[0, head.index, rows[0]].to(home).double()
         original, target = (self._column(call, place) for place in (self.wish.original, self.wish.target))
         met = Meeting(query, key[original].clone(), key[target].clone(), float(call.scaling))
-        change = self.variant.change(head, met)
-        key[original] += change
-        key[target] += self.wish.edit(met.original, met.target).of_target(change)
+        for place, change in zip((original, target), self.variant.change(head, met), strict=True):
+            key[place] += change
         return key
 
     def _column(self, call: AttentionCall, place: int) -> int:

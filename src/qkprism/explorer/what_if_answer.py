@@ -107,6 +107,7 @@ def sentence(
     original, target = (f"{tokens[place]!r} (token {place})" for place in (wish.original, wish.target))
     done = {
         "swap": f"Exchanging {what} between {original} and {target}",
+        "conditional": f"Exchanging {what} between {original} and {target}, each as strong as its place has it,",
         "ablate": f"Taking {what} from {original}",
         "steer": f"Moving {original} by {wish.amount:g} of the way to {target} in {what}",
     }[wish.kind]

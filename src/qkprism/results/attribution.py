@@ -36,7 +36,10 @@ STRONG = 0.1  # of the spread of the logits: from here on a sequential split dep
 
 @dataclass(frozen=True, repr=False)
 class Attribution(Frozen):
-    """Why one query token attends where it does: the terms of the logit of every token that it sees."""
+    """Why one query token attends where it does: the terms of the logit of every token that it sees.
+
+    A term is known up to a number that all tokens share, which moves no attention: compare tokens with each other.
+    """
 
     head: str
     tokens: tuple[str, ...]

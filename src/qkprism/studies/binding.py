@@ -45,6 +45,8 @@ from qkprism.studies.binding_study import (
 )
 from qkprism.studies.entities import EntityRanks
 from qkprism.studies.jobs import job_of, size_of, template_of
+from qkprism.subspaces.conditions import CONDITIONAL
+from qkprism.subspaces.modulation import why_not_conditional
 from qkprism.tasks import BindingTask, Schema, binding
 from qkprism.verbs.attribute import attribute, attributions_reader
 from qkprism.verbs.decompose import decompose
@@ -241,8 +243,9 @@ class _BindingWork:
         return {name: reader.result() for name, reader in readers.items()}
 
     def outcome(self, features: Features) -> Effects:
-        """The output is followed for our edit alone: every condition is a run of the model."""
-        options: dict[str, Any] = {"outcome": "logits", "methods": [features.choices.metric], "seed": self.seed}
+        """The output is followed for our edits alone: every condition is a run of the model."""
+        more = [CONDITIONAL] if why_not_conditional(features) is None else []
+        options: dict[str, Any] = {"outcome": "logits", "methods": [features.choices.metric, *more], "seed": self.seed}
         options |= {"draws": self.numbers.outcome_draws, **self.common}
         return self.parts.get(
             "outcome", lambda: intervene(self.model, self.task.test, features, **options), Effects.load

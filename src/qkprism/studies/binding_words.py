@@ -37,9 +37,10 @@ def _listed(start: str, parts: list[str]) -> str:
 def _moved(study: BindingStudy, name: str) -> str:
     """What an exchange of one clue does to the answer of the model, beside the strongest control."""
     outcome = study.outcome
-    (head,) = outcome.heads
-    rows = [row for row in outcome.beats() if row["head"] == head and (row["feature"], row["evidence"]) == (name, True)]
-    gain, error = outcome.gain(head=head, feature=name)
+    (head,), method = outcome.heads, outcome.methods[-1]  # the conditional exchange, if there is one
+    key = (head, name, method, True)
+    rows = [row for row in outcome.beats() if (row["head"], row["feature"], row["method"], row["evidence"]) == key]
+    gain, error = outcome.gain(head=head, feature=name, method=method)
     start = f"Exchanging {name} between two keys in all of these moves the answer by {gain:+.2f} ± {error:.2f} logits"
     if not rows or math.isnan(error):
         return f"{start}."

@@ -111,6 +111,10 @@ class Conditions:
         """The conditional exchange of one condition; None if it is a subspace."""
         return self.swaps[index - self.n_subspaces] if index >= self.n_subspaces else None
 
+    def moved_by(self, index: int) -> tuple[int, ...]:
+        """What one condition moves: conditions of which this is the same are one edit under several names."""
+        return (-1, index) if self.swap(index) else tuple(self.columns.split(self.sizes)[index].tolist())
+
     def pick(self, wanted: Callable[[Condition], bool]) -> Conditions:
         """Only some of the conditions."""
         kept = {name: self.subspace(i) for i, name in enumerate(self.names[: self.n_subspaces]) if wanted(name)}

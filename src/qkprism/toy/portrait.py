@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import nan
 
+from jaxtyping import Float64
+from torch import Tensor
+
 from qkprism.core.feature import Feature
 from qkprism.core.projectors import joint_projectors
 from qkprism.core.splitting import Split, split_of
@@ -55,18 +58,25 @@ class PartError:
 
 
 def part_errors(head: ToyHead, recipes: Recipes, number: int) -> list[PartError]:
-    """The parts of every split beside the true ones."""
+    """The parts of every split beside the true ones, both less their mean over the tokens of a row.
+
+    What all tokens of a row share moves no attention: it is the part of the mean key, which is hardly known.
+    """
     samples, scaling = draw_samples(head.cell.task, PAIRS, stream("parts", repr(head.cell))), head.cell.d_head**-0.5
     query, key = head.queries(samples), head.keys(samples)
-    true = {name: part * scaling for name, part in logit_parts(head, samples).items()}
+    true = {name: _within_rows(part * scaling) for name, part in logit_parts(head, samples).items()}
     rows = []
     for metric, split in SPLITS:
         found = _split(recipes.features(number, metric), split)
         parts = {} if found is None else dict(zip(found.names, found.parts(query, key, scaling), strict=True))
         for latent in LATENTS:
-            error = float((parts[latent] - true[latent]).abs().mean()) if parts else nan
+            error = float((_within_rows(parts[latent]) - true[latent]).abs().mean()) if parts else nan
             rows.append(PartError(head.cell, latent, metric, split, error, float(true[latent].abs().mean())))
     return rows
+
+
+def _within_rows(part: Float64[Tensor, "sample token"]) -> Float64[Tensor, "sample token"]:
+    return part - part.mean(-1, keepdim=True)
 
 
 def _split(features: Sequence[Feature], method: str) -> Split | None:

@@ -228,13 +228,15 @@ class _Editor:
         names = next(iter(self.conditions.values())).names
         found = []
         for heads in sets:
-            columns = []
-            for condition, name in enumerate(names):
-                after = unedited if name.control == "none" else self._read(self._run(heads, condition), edited=True)
-                columns.append(torch.cat([after[:1] - unedited[:1], after[1:]]))
-                give_back(collect=False)
+            columns: dict[object, Tensor] = {}  # methods share random controls: the same edit is run once
+            each = [tuple(self.conditions[head].moved_by(i) for head in heads) for i in range(len(names))]
+            for condition, (moved, name) in enumerate(zip(each, names, strict=True)):
+                if moved not in columns:
+                    after = unedited if name.control == "none" else self._read(self._run(heads, condition), edited=True)
+                    columns[moved] = torch.cat([after[:1] - unedited[:1], after[1:]])
+                    give_back(collect=False)
                 tick(len(self.aims))
-            found.append(torch.stack(columns, -1))
+            found.append(torch.stack([columns[moved] for moved in each], -1))
         return torch.stack(found, -2)
 
     def _run(self, heads: Sequence[Head], condition: int) -> Tensor:
