@@ -18,7 +18,7 @@ import pandas as pd
 
 import qkprism as qk
 from qkprism.contrasts.words import words
-from qkprism.results.validation import CLEAR, over_heads
+from qkprism.results.validation import CLEAR, TruthCheck, over_heads
 from qkprism.studies.binding import choose_heads
 from qkprism.tasks import Schema
 from qkprism.tasks.schemas import PEOPLE
@@ -74,7 +74,7 @@ def report(file: Path) -> None:
     frame = frame[frame.matters]
     print(f"| seed | pairs, prompts | factor | heads | {' | '.join(COLUMNS)} |\n|{'---|' * (4 + len(COLUMNS))}")
     for (seed, pairs, schema, factor), rows in frame.groupby(["seed", "pairs", "schema", "factor"], sort=False):
-        of = {method: over_heads([*some.itertuples()]) for method, some in rows.groupby("method")}
+        of = {method: over_heads(_checks(some)) for method, some in rows.groupby("method")}
         cells = [f"{of[method][name]:.2f}" if method in of else "" for name, method in COLUMNS.values()]
         print(f"| {seed} | {pairs}, {schema} | {factor} | {rows['head'].nunique()} | {' | '.join(cells)} |")
     case = ["schema", "pairs", "seed", "factor", "head"]
@@ -87,6 +87,10 @@ def report(file: Path) -> None:
     print(ours[far][[*case, "moved_other", "moved_other_error"]].to_string(index=False, float_format="{:.2f}".format))
     drawn = ours.moved_other / ours.moved_other_error
     print(f"root mean square of moved_other in errors: {(drawn**2).mean() ** 0.5:.2f}, 1 if it were chance alone")
+
+
+def _checks(rows: pd.DataFrame) -> list[TruthCheck]:
+    return [TruthCheck(**row) for row in rows[[*TruthCheck._fields]].to_dict("records")]
 
 
 def main() -> None:
