@@ -393,12 +393,13 @@ def test_binding__names_cannot_leave_the_page(made):
 
 def test_told__says_which_heads_by_which_clue_and_against_what(made):
     study = BindingStudy.load(made[1])
-    heads, *moved, parts = binding_words.told(study)
+    heads, *moved, strong, parts = binding_words.told(study)
     for row in study.summary().to_dict("records"):
         assert f"{row['head']} ({row['accuracy']:.0%} right)" in heads
     for name, sentence in zip(("order", "lexical"), moved, strict=True):
-        gain, error = study.outcome.gain(head=study.outcome.heads[0], feature=name)
+        gain, error = study.outcome.gain(head=study.outcome.heads[0], feature=name, method="conditional")
         assert f"Exchanging {name} " in sentence
         assert f"{gain:+.2f} ± {error:.2f} logits" in sentence
         assert "strongest control" in sentence
     assert parts.startswith("No clue matters clearly"), "of random weights"
+    assert "as strong at every place" in strong

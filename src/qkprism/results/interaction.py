@@ -48,6 +48,11 @@ class FeatureAmplitudes:
         """Whether the amplitudes are not all 1."""
         return self.chance <= LEVEL
 
+    @property
+    def ratio(self) -> float:
+        """The largest amplitude over the smallest."""
+        return max(self.amplitude) / min(self.amplitude)
+
     def sentence(self) -> str:
         """
         >>> FeatureAmplitudes("L1H2", "lexical", "order", (0, 1), (0.6, 1.26), (0.01, 0.02), 9000.0).sentence()
@@ -57,8 +62,7 @@ class FeatureAmplitudes:
             return f"{self.head}: {self.feature} is as strong at every {self.label}, as far as can be told."
         ends = [self.amplitude.index(end(self.amplitude)) for end in (max, min)]
         high, low = (f"{self.label} {self.values[at]}" for at in ends)
-        ratio = self.amplitude[ends[0]] / self.amplitude[ends[1]]
-        return f"{self.head}: {self.feature} is {ratio:.1f} times as strong at {high} as at {low}."
+        return f"{self.head}: {self.feature} is {self.ratio:.1f} times as strong at {high} as at {low}."
 
 
 @dataclass(frozen=True)

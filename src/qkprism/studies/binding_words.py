@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from qkprism.controls import BY_NAME
 from qkprism.results.validation import over_heads
 from qkprism.studies.binding_study import CONTRASTS
+from qkprism.subspaces.modulation import interactions, why_not_conditional
 
 if TYPE_CHECKING:
     from qkprism.studies.binding_study import BindingStudy
@@ -17,7 +18,7 @@ CLUES = {"order": "by the place of its clause", "lexical": "by the thing that is
 
 def told(study: BindingStudy) -> list[str]:
     """Three to six sentences."""
-    return [_heads(study), *(_moved(study, name) for name in CONTRASTS), _parts(study)]
+    return [_heads(study), *(_moved(study, name) for name in CONTRASTS), *_interacting(study), _parts(study)]
 
 
 def _heads(study: BindingStudy) -> str:
@@ -48,6 +49,19 @@ def _moved(study: BindingStudy, name: str) -> str:
     verb = "clearly more than" if strongest["beaten"] else "not clearly more than"
     control = BY_NAME[strongest["control"]].title
     return f"{start}, {verb} the strongest control ({control}: {gain - strongest['advantage']:+.2f})."
+
+
+def _interacting(study: BindingStudy) -> list[str]:
+    """Whether features are as strong at every place, and where they are not most."""
+    if why_not_conditional(study.features) is not None:
+        return []
+    found = interactions(study.features).found
+    differ = [one for one in found if one.differs]
+    if not differ:
+        return ["As far as can be told, features are as strong at every place."]
+    heads, every = (len({one.head for one in some}) for some in (differ, found))
+    most = max(differ, key=lambda one: one.ratio)
+    return [f"In {heads} of {every} heads a feature is not as strong at every place, most in {most.sentence()}"]
 
 
 def _parts(study: BindingStudy) -> str:
