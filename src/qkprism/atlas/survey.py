@@ -77,7 +77,7 @@ def survey(
     work = Unfinished(None if checkpoint is None else path_of(checkpoint), job)
     done, files = work.read()
     if not done:
-        windows_read = of_first(lambda: _stored(_windows(model, texts, length, windows, seed, progress)))
+        windows_read = of_first(lambda: _stored(windows_for(model, texts, length, windows, seed, progress)))
         done, files = {"learned": 0, "tested": 0}, {"windows": windows_read}
         work.write(done, files)
     read = _windows_of(of_first(lambda: files["windows"]))
@@ -113,7 +113,8 @@ def _length(model: Model, length: int) -> int:
     return length if longest is None else min(length, longest)
 
 
-def _windows(model: Model, texts: Any, length: int, most: int, seed: int, progress: bool) -> Windows:
+def windows_for(model: Model, texts: Any, length: int, most: int, seed: int, progress: bool) -> Windows:
+    """Pieces of what was given as texts, or of what the model writes."""
     if texts is None:
         with bar(most, "texts written", progress) as tick:
             return written_by(model, length, most, seed, tick)

@@ -14,6 +14,7 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
     demo,
     doctor,
     explorer,
+    export,
     features,
     reports,
     runs,
