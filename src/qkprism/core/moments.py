@@ -25,7 +25,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 
 import numpy as np
 import torch
@@ -104,52 +103,14 @@ class Moments:
         device: str = "cpu",
     ) -> Moments:
         """Sums of nothing."""
-        head, kv, d, slot = len(kv_index), max(kv_index) + 1, d_head, slots_of(reading)
+        kv = max(kv_index) + 1
+        sizes = {"slot": slots_of(reading), "fold": N_FOLDS, "head": len(kv_index), "kv_head": kv, "d_head": d_head}
+        sizes |= {"flip": N_FLIPS, "shuffle": N_SHUFFLES, "cell": n_cells, "value": n_values, "half": N_HALVES}
 
-        def double(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64, device=device)
+        def nothing(name: str) -> Tensor:
+            return torch.zeros([sizes[axis] for axis in _AXES[name]], dtype=_DTYPES[name], device=device)
 
-        def single(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float32, device=device)
-
-        return cls(
-            reading=reading,
-            kv_index=tuple(kv_index),
-            count=double(N_FOLDS),
-            weight=double(N_FOLDS),
-            weight_square=double(N_FOLDS),
-            group_square=double(N_FOLDS),
-            query=double(slot, N_FOLDS, head, d),
-            difference=double(slot, N_FOLDS, kv, d),
-            product=double(head, d, d),
-            gap_square=double(head),
-            fold_product=single(N_FOLDS, head, d, d),
-            query_square=double(head, d, d),
-            difference_square=double(kv, d, d),
-            flip_weight=double(N_FLIPS),
-            flip_query=double(N_FLIPS, slot, head, d),
-            flip_difference=double(N_FLIPS, slot, kv, d),
-            flip_product=single(N_FLIPS, head, d, d),
-            shuffle_difference=double(N_SHUFFLES, slot, kv, d),
-            shuffle_product=single(N_SHUFFLES, head, d, d),
-            key_within=double(kv, d, d),
-            key_freedom=double(),
-            key_mean=double(kv, d),
-            key_mean_square=double(kv, d, d),
-            cell_weight=double(n_cells),
-            cell_sum=double(n_cells, kv, d),
-            cell_square=double(kv, d, d),
-            value_weight=double(N_HALVES, n_values),
-            value_sum=double(N_HALVES, n_values, kv, d),
-            value_square=double(N_HALVES, n_values, kv, d, d),
-            twin_weight=double(n_values),
-            twin_square=double(n_values, kv, d, d),
-            dealt_weight=double(n_values),
-            dealt_sum=double(n_values, kv, d),
-            dealt_square=single(n_values, kv, d, d),
-            dealt_twin_weight=double(n_values),
-            dealt_twin_square=single(n_values, kv, d, d),
-        )
+        return cls(reading, tuple(kv_index), **{name: nothing(name) for name in _AXES})
 
     def tensors(self) -> dict[str, Tensor]:
         """The sums by name: what is stored, sent and added."""
@@ -170,8 +131,8 @@ class Moments:
         chosen = {"head": torch.tensor([*heads]), "kv_head": torch.tensor(used)}
         picked = self.tensors()
         for axis, places in chosen.items():
-            for name, dimension in _axis(axis).items():
-                picked[name] = picked[name].index_select(dimension, places.to(picked[name].device))
+            for name in (one for one in _AXES if axis in _AXES[one]):
+                picked[name] = picked[name].index_select(_AXES[name].index(axis), places.to(picked[name].device))
         return replace(self, kv_index=tuple(used.index(key) for key in keys), **picked)  # type: ignore[arg-type]
 
     def __add__(self, other: Moments) -> Moments:
@@ -205,11 +166,9 @@ class Moments:
         return self.product.shape[-1]
 
 
-@cache
-def _axis(name: str) -> dict[str, int]:
-    """The sums that have an axis of this name, and which it is: their types say so."""
-    axes = {field.name: re.findall(r"\w+", str(field.type).partition(",")[2]) for field in fields(Moments)}
-    return {field: axis.index(name) for field, axis in axes.items() if name in axis}
+_SUMS = {one.name: str(one.type) for one in fields(Moments) if str(one.type).startswith("Float")}
+_AXES = {name: re.findall(r"\w+", kind.partition(",")[2]) for name, kind in _SUMS.items()}  # their types say so
+_DTYPES = {name: torch.float64 if kind.startswith("Float64") else torch.float32 for name, kind in _SUMS.items()}
 
 
 def pack(sums: Mapping[str, Moments]) -> dict[str, Tensor]:
