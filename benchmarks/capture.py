@@ -26,8 +26,7 @@ import qkprism as qk
 from prompts import BATCH, contrast
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import Census, MarkedContrast, Pass
-from qkprism.capture.sites import sites_of
-from qkprism.capture.source import moments_of
+from qkprism.capture.source import moments_of, sites_of
 from qkprism.capture.streaming import ModelStream
 from qkprism.core.decomposition import decompose_layer
 from qkprism.core.feature import Choices

@@ -23,7 +23,7 @@ import qkprism as qk
 from capture import bare, batches_of
 from prompts import BATCH, contrast
 from qkprism.capture.batching import Batches
-from qkprism.capture.sites import sites_of
+from qkprism.capture.source import sites_of
 from qkprism.core.edits import Edit
 from qkprism.models.encoding import EncodedExample, encode
 from qkprism.subspaces.conditions import methods_of

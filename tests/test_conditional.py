@@ -8,7 +8,7 @@ import torch
 
 import qkprism as qk
 from qkprism.capture import vectors as vectors_module
-from qkprism.capture.sites import sites_of
+from qkprism.capture.source import sites_of
 from qkprism.core.by_value import ValuePlan
 from qkprism.core.conditional import ConditionalSwap, KeysByValue, Standard
 from qkprism.core.edits import Edit

@@ -16,7 +16,7 @@ import qkprism as qk
 from one_head import decompose_vector_sets
 from planted import swap
 from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
-from qkprism.capture.sites import sites_of
+from qkprism.capture.source import sites_of
 from qkprism.contrasts import Span, Text
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE
 from qkprism.core.effect_sums import Condition

@@ -96,7 +96,7 @@ FLOORS = [
         "subspaces.separation",
         "subspaces.crossing",
     ],
-    ["capture.sites", "capture.source", "capture.vectors"],
+    ["capture.source", "capture.vectors"],
     [
         "toy.task",
         "toy.samples",
@@ -124,7 +124,6 @@ FLOORS = [
         "models.devices",
         "models.calls",
         "models.forest",
-        "models.holding",
         "models.split",
         "models.tap",
         "models.probe",
@@ -149,7 +148,6 @@ FLOORS = [
     ],
     [
         "verbs.inputs",
-        "verbs.recipes",
         "verbs.aims",
         "verbs.counterfactuals",
         "verbs.decompose",

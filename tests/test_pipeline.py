@@ -15,8 +15,7 @@ from qkprism import Contrast, Example, QKPrismError
 from qkprism.capture import batching, streaming
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import Census, MarkedContrast, Pass
-from qkprism.capture.sites import sites_of
-from qkprism.capture.source import moments_of
+from qkprism.capture.source import moments_of, sites_of
 from qkprism.capture.streaming import ModelStream
 from qkprism.contrasts import Text
 from qkprism.core.covariance import contrastive_covariance

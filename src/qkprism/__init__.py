@@ -39,11 +39,10 @@ if TYPE_CHECKING:
     from qkprism.studies.shelf_result import Shelf
     from qkprism.subspaces.modulation import interactions
     from qkprism.verbs.attribute import attribute
-    from qkprism.verbs.decompose import decompose
+    from qkprism.verbs.decompose import Recipe, decompose
     from qkprism.verbs.find_heads import find_heads
     from qkprism.verbs.intervene import intervene
     from qkprism.verbs.project import project
-    from qkprism.verbs.recipes import Recipe
     from qkprism.verbs.validate import validate
 
 __all__ = [
@@ -115,11 +114,10 @@ _NAMES = {
     "results.validation": ("Validation",),
     "subspaces.modulation": ("interactions",),
     "verbs.attribute": ("attribute",),
-    "verbs.decompose": ("decompose",),
+    "verbs.decompose": ("Recipe", "decompose"),
     "verbs.find_heads": ("find_heads",),
     "verbs.intervene": ("intervene",),
     "verbs.project": ("project",),
-    "verbs.recipes": ("Recipe",),
     "verbs.validate": ("validate",),
     "studies.shelf": ("run_shelf",),
     "studies.shelf_result": ("Shelf",),

@@ -11,8 +11,7 @@ from typing import Any
 
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import Census, MarkedContrast, passes_of
-from qkprism.capture.sites import Site, sites_of
-from qkprism.capture.source import Known, Wanted, stream_name
+from qkprism.capture.source import Known, Site, Wanted, sites_of, stream_name
 from qkprism.capture.streaming import ModelStream
 from qkprism.contrasts import Contrast
 from qkprism.encoding import Encoding

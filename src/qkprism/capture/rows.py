@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkprism.capture.sites import Site
+from qkprism.capture.source import Site
 from qkprism.core.rows import Logits
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device

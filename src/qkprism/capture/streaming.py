@@ -21,8 +21,7 @@ from torch import Tensor
 
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import MarkedContrast, Pass, cell_of
-from qkprism.capture.sites import Site
-from qkprism.capture.source import CHUNK, Chunk, Marks
+from qkprism.capture.source import CHUNK, Chunk, Marks, Site
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device

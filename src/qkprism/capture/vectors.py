@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkprism.capture.sites import Site
-from qkprism.capture.source import Chunk, Known, Marks, Wanted, moments_of, stream_name
+from qkprism.capture.source import Chunk, Known, Marks, Site, Wanted, moments_of, stream_name
 from qkprism.core.by_value import MAX_VALUES
 from qkprism.core.groups import Grouping
 from qkprism.core.moments import Moments, assign_folds, group_weights

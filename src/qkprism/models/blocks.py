@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from qkprism.models.holding import hold
+from qkprism.models.tap import hold
 
 
 @dataclass(frozen=True)

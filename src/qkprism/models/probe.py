@@ -20,8 +20,7 @@ from transformers import PreTrainedModel
 
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall
-from qkprism.models.holding import share
-from qkprism.models.tap import Tap
+from qkprism.models.tap import Tap, share
 
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
 

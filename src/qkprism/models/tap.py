@@ -12,16 +12,19 @@ puts everything back.
         hf_model(**batch)
 
 Registration in transformers is global and cannot be undone, so what is registered has no state: which taps are open
-is kept in a context variable, and a call that none of them wants is simply handed on.
+is kept in a context variable, and a call that none of them wants is simply handed on. What a tap changes, such as an
+attribute of the model, stays changed until the last one in any thread lets go (`share`).
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial
 from types import TracebackType
 from typing import Any
 
@@ -30,8 +33,64 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 
 from qkprism.errors import QKPrismError
 from qkprism.models.calls import AttentionCall, CacheState, named_arguments
-from qkprism.models.holding import always, hold
 from qkprism.models.split import split_of
+
+_ABSENT = object()
+
+
+@dataclass
+class _Held:
+    undo: Callable[[], None]
+    holders: int = 0
+
+
+_held: dict[Hashable, _Held] = {}
+_lock = threading.Lock()
+
+
+def share(what: Hashable, begin: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+    """Begin something, which lasts until the last holder, in any thread, lets go; returns the function that lets go.
+
+    The first holder begins it; those that come while it lasts find it begun. `begin` returns what undoes it.
+    """
+    with _lock:
+        if what not in _held:
+            _held[what] = _Held(begin())
+        held = _held[what]
+        held.holders += 1
+
+    def release() -> None:
+        with _lock:
+            held.holders -= 1
+            if held.holders == 0:
+                del _held[what]
+                held.undo()
+
+    return release
+
+
+def hold(owner: object, attribute: str, make: Callable[[Any], object]) -> Callable[[], None]:
+    """Set an attribute, made of the original one, until the last holder lets go; returns what lets go."""
+
+    def begin() -> Callable[[], None]:
+        value, original = make(getattr(owner, attribute, None)), vars(owner).get(attribute, _ABSENT)
+        setattr(owner, attribute, value)
+        return partial(_restore, owner, attribute, original)
+
+    return share((id(owner), attribute), begin)
+
+
+def always(value: object) -> Callable[[Any], object]:
+    """A value that does not depend on the original."""
+    return lambda _: value
+
+
+def _restore(owner: object, attribute: str, original: object) -> None:
+    if original is _ABSENT:
+        delattr(owner, attribute)  # what its class has shows again
+    else:
+        setattr(owner, attribute, original)
+
 
 Visitor = Callable[[AttentionCall], None]
 OutputVisitor = Callable[[AttentionCall, Tensor], None]
@@ -231,7 +290,7 @@ def _delegate(module: nn.Module, implementation: str) -> Callable[..., Any]:
     return interface.get("eager", eager) if implementation == "eager" else interface[implementation]
 
 
-@functools.cache
+@cache
 def _home(forward: Callable[..., Any]) -> tuple[AttentionInterface, Callable[..., Any] | None]:
     forward = inspect.unwrap(forward)
     interface = forward.__globals__.get("ALL_ATTENTION_FUNCTIONS")
@@ -248,7 +307,7 @@ def _calls_interface(module: nn.Module) -> bool:
 def _register(implementation: str) -> TapName:
     """Lead the tap's name for an implementation to `_tapped`, with the masks of the original."""
     name = TapName(implementation)
-    AttentionInterface.register(name, functools.partial(_tapped, implementation))
+    AttentionInterface.register(name, partial(_tapped, implementation))
     masks = AttentionMaskInterface()
     if implementation in masks:
         # Without an entry here transformers drops the mask and says nothing.

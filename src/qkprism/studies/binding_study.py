@@ -18,7 +18,7 @@ from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.store import load_part, read_finished
 from qkprism.studies.entities import EntityRanks
-from qkprism.verbs.recipes import Recipe
+from qkprism.verbs.decompose import Recipe
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,8 +24,7 @@ from torch import Tensor
 from qkprism.capture.batching import Batches, Visit
 from qkprism.capture.model_source import ModelSource, versions
 from qkprism.capture.readers import Reader, read_together
-from qkprism.capture.sites import Site
-from qkprism.capture.source import Wanted, moments_of, provenance_of, stream_name
+from qkprism.capture.source import Site, Wanted, moments_of, provenance_of, stream_name
 from qkprism.capture.texts import Texts
 from qkprism.contrasts.tasks import Task
 from qkprism.core.decomposition import Space, shared_space

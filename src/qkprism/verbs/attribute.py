@@ -14,7 +14,7 @@ from torch import Tensor
 from qkprism.capture.model_source import check_ids, check_length, versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import QueryRows, read_logits
-from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.source import Site, sites_of
 from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast, Example, Text
 from qkprism.core.splitting import CONDITIONAL, Split, split_of

@@ -16,7 +16,7 @@ from torch import Tensor
 from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import read_logits
-from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.source import Site, sites_of
 from qkprism.contrasts import Contrast, Example
 from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, Table

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
-from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.source import Site, sites_of
 from qkprism.contrasts import Contrast, Example
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall

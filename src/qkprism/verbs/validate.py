@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.rows import QueryRows, read_logits
-from qkprism.capture.sites import Site, sites_of
+from qkprism.capture.source import Site, sites_of
 from qkprism.contrasts import Contrast
 from qkprism.core.conditional import ConditionalParts
 from qkprism.core.edits import Edit
