@@ -14,13 +14,14 @@ import torch
 
 import qkprism as qk
 import studied
+from mailed import answer_in, said_in
 from qkprism import QKPrismError, cli, store
-from qkprism.page.binding import binding_report
-from qkprism.page.binding_claims import comparison
 from qkprism.results.scores import MEASURES, HeadScores
 from qkprism.store import Parts
 from qkprism.studies import BindingStudy, binding_words, compare, study_binding
 from qkprism.studies import binding as studies
+from qkprism.studies.binding_claims import comparison
+from qkprism.studies.binding_figures import CAPTIONS, tables
 from qkprism.studies.jobs import template_of
 from qkprism.tasks.schemas import SCHEMAS
 from tiny import one_thread  # noqa: F401
@@ -63,18 +64,18 @@ def finished(made, tmp_path):
 def test_binding__whole_study_is_kept_and_taken_up_again(name, made, tmp_path, monkeypatch):
     model, folder, found = made if name == "llama3" else _made(name, tmp_path / "study")
     assert 3 <= len(found.heads) <= 9
-    page = binding_report(found)
-    assert "The paper and this run" in page
-    assert "src=" not in page.split("<body>")[1]
+    page = qk.report(folder).html
+    claims = answer_in(page, "start")["found"][0]["claims"]
+    assert [claim["what"] for claim in claims] == [claim.what for claim in comparison(found)]
     assert set(found.summary().columns) >= {"head", "accuracy", "order_rank", "lexical_rank", "both_shift"}
-    assert {row["what"] for row in comparison(found)} >= {"rank of order", "rank of lexical"}
+    assert {claim.what for claim in comparison(found)} >= {"rank of order", "rank of lexical"}
     monkeypatch.setattr(type(model), "run", None)  # nothing is run again
     again = study_binding(model, folder, n_pairs=3, progress=False)
     assert again.summary().equals(found.summary())
     loaded = BindingStudy.load(folder)
     assert loaded.about == found.about
     assert loaded.summary().equals(found.summary())
-    assert binding_report(loaded) == page
+    assert qk.report(folder).html == page
     assert torch.equal(again.outcome.values, found.outcome.values)
 
 
@@ -112,7 +113,7 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     assert "order (ours), contrast: the factor" in told.replace("\n", " ")
     assert str(place / "report.html") in told
     assert "attends from" in told, told
-    assert (place / "why.html").is_file()
+    assert answer_in((place / "report.html").read_text(), "explain")["edges"]
     _command(["binding", "--json", *folder], monkeypatch)
     told = json.loads(capsys.readouterr().out)
     assert {row["head"] for row in told["heads"]} == {str(head) for head in BindingStudy.load(place).heads}
@@ -242,7 +243,7 @@ def test_binding__ranks_against_entities_are_a_part_of_their_own(finished):
         study_binding(model, place.with_name("new"), n_pairs=3, entities=(3, 6), progress=False)
     assert not (place.with_name("new") / "heads").exists()  # refused before anything was computed
     assert set(frame["contrast"]) == {"order", "lexical"}
-    assert "Ranks against the number of entities" in binding_report(found)
+    assert answer_in(qk.report(place).html, "figure", figure="entities")["figure"]["data"]
     assert found.entities.plot().layout.title.text
 
 
@@ -338,7 +339,7 @@ def test_summary__is_what_the_parts_say(made):
 def test_comparison__says_whose_number_is_whose_and_is_not_kind(made):
     """A random model agrees with nothing that takes a trained one."""
     found = BindingStudy.load(made[1])
-    rows = {row["what"]: row for row in comparison(found)}
+    rows = {claim.what: claim._asdict() for claim in comparison(found)}
     truth = found.validation.summary().query("heads == 'matters'").set_index(["features", "factor", "method"])
     said = rows["logits split into features"]["here"]
     ours, paper = truth.loc["ours", "order", "contrast"], truth.loc["paper", "order", "raw sequential"]
@@ -346,15 +347,17 @@ def test_comparison__says_whose_number_is_whose_and_is_not_kind(made):
     if ours["n_heads"]:
         assert f"ours off by {ours['relative_part_error']:.0%}" in said
         assert f"the paper's off by {paper['relative_part_error']:.0%}" in said
-    page = binding_report(found)
     (reflexive,) = {
         f"reflexive matters in {row['n_heads']} of {row['of_heads']} heads"
         for key, row in found.validation.over("matters").items()
         if key[1] == "reflexive"
     }
-    assert reflexive in page  # whatever its rank
-    assert "Heads in which the clue matters" in page
-    assert page.index("Heads in which the clue matters") < page.index("All heads of the study")
+    assert reflexive in " ".join(finding.sentence for finding in binding_words.told(found))  # whatever its rank
+    made_of = tables(found)
+    assert {finding.table for finding in binding_words.told(found)} <= {"", "outcome", "interactions", *made_of}
+    assert set(CAPTIONS) == set(made_of)
+    for name, heads in (("truth, heads in which the clue matters", "matters"), ("truth, all heads", "all")):
+        assert set(made_of[name]()["heads"]) <= {heads}
     assert rows["swapping one feature shifts some attention, both most of it"]["verdict"] != "agrees"
     assert {row["verdict"] for row in rows.values()} <= {"agrees", "in part", "differs", "new", ""}
 
@@ -381,19 +384,22 @@ def test_chat_template__is_part_of_the_job(made):
     model.tokenizer.chat_template = None
 
 
-def test_binding__names_cannot_leave_the_page(made):
-    found = BindingStudy.load(made[1])
+def test_binding__names_cannot_leave_the_page(finished):
     bad = "</script><img src=x onerror=alert(1)>"
-    about = replace(found.about, model=bad, example=f"{bad} is in box", notes=(bad,))
-    scores = replace(found.scores, provenance={"model": bad})
-    page = binding_report(replace(found, about=about, scores=scores))
+    place = finished[1]
+    study = json.loads((place / "study.json").read_text())
+    study["about"] |= {"model": bad, "example": f"{bad} is in box", "notes": [bad]}
+    (place / "study.json").write_text(json.dumps(study))
+    page = qk.report(place).html
+    assert bad in said_in(page)
     assert bad not in page
     assert "<img" not in page
 
 
 def test_told__says_which_heads_by_which_clue_and_against_what(made):
     study = BindingStudy.load(made[1])
-    heads, *moved, strong, parts = binding_words.told(study)
+    question, heads, *moved, strong, parts, _ = (finding.sentence for finding in binding_words.told(study))
+    assert study.about.answer in question
     for row in study.summary().to_dict("records"):
         assert f"{row['head']} ({row['accuracy']:.0%} right)" in heads
     for name, sentence in zip(("order", "lexical"), moved, strict=True):

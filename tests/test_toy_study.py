@@ -1,25 +1,26 @@
 """What the study is judged by, on a few heads of two seeds: swaps, matched targets, the truth, and changes of basis."""
 
 import json
+import shutil
+from collections import Counter
 from dataclasses import replace
-from html import escape
 from statistics import mean
 
 import pytest
 import torch
 
+from mailed import answer_in
 from planted import swap
 from qkprism import QKPrismError
 from qkprism.cli import main
 from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
-from qkprism.figures.toy import toy_figures
+from qkprism.figures.toy import toy_drawings
 from qkprism.figures.toy_swaps import swap_bars
-from qkprism.page import toy as page
-from qkprism.page.toy import toy_report
-from qkprism.page.toy_claims import claims
 from qkprism.toy import Cell, Depth, Sampling, ToyTask, few_cells, study
 from qkprism.toy.cells import untrained
+from qkprism.toy.claims import claims
+from qkprism.toy.claims import told as told_of
 from qkprism.toy.contrasts import recipes_of
 from qkprism.toy.interventions import Editable, draw_editable, true_attention
 from qkprism.toy.limits import projector_error
@@ -226,8 +227,13 @@ def test_clouds__keys_and_queries_of_one_vertex_lie_together(found):
         assert min(distance, key=distance.get) == value
 
 
+def drawn(study):
+    """Every figure of a study."""
+    return {name: draw() for name, draw in toy_drawings(study).items()}
+
+
 def test_figures_and_page__are_made_from_the_results_alone(found):
-    figures = toy_figures(found)
+    figures = drawn(found)
     assert len(figures) == 12
     (before,) = [trace for trace in figures["truth"].data if trace.name == "no edit" and trace.xaxis == "x"]
     room = rows(found.trained.swaps, target="given", control="none", feature="z1")
@@ -236,12 +242,8 @@ def test_figures_and_page__are_made_from_the_results_alone(found):
     bars = swap_bars(found.trained.swaps, CELLS[:1], method="contrast")
     (none,) = rows(found.trained.swaps, target="given", control="none", feature="z1+z2", cell=CELLS[0])
     assert bars.data[0].y[0] == none.on_original
-    text = toy_report(found, figures)
-    assert text.count("plotly-graph-div") == 12
-    assert "https://cdn" not in text.split("<body>")[1]
-    told = claims(found)
-    assert all(escape(claim.paper) in text and escape(claim.run) in text for claim in told)
-    assert all(escape(claim.rule) in text for claim in told)
+    counts = Counter(claim.verdict for claim in claims(found))
+    assert f"{counts['agrees']} hold, " in told_of(found)[1].sentence
 
 
 def less(portrait, keep, kinds=("recovered", "swaps", "parts")):
@@ -250,18 +252,18 @@ def less(portrait, keep, kinds=("recovered", "swaps", "parts")):
 
 
 def test_figures_and_page__leave_out_what_was_not_measured(found):
-    everything = {name for _, _, names in page._SECTIONS for name in names}
+    everything = set(toy_drawings(found))
     superposed = {cell: head for cell, head in found.heads.items() if cell.superposed}
     parts = {
         name: less(getattr(found, name), lambda r: r.cell in superposed) for name in ("trained", "untrained", "rebased")
     }
-    only_superposed = toy_figures(replace(found, heads=superposed, **parts))
+    only_superposed = drawn(replace(found, heads=superposed, **parts))
     assert everything - only_superposed.keys() == {"gauge"}
     bare = less(found.trained, lambda _: True, ("recovered",))
     without = replace(found, trained=bare, rebased=bare)
-    figures = toy_figures(without)
+    figures = drawn(without)
     assert everything - figures.keys() == {"swaps", "matched", "truth", "parts"}
-    assert toy_report(without, figures).count("plotly-graph-div") == len(figures)
+    assert all(figure.data for figure in figures.values())
     no_draws = less(
         found.trained, lambda row: getattr(row, "control", "") not in ("gaussian", "permuted", "keys", "pca")
     )
@@ -269,14 +271,14 @@ def test_figures_and_page__leave_out_what_was_not_measured(found):
 
 
 def verdicts(study):
-    return {claim.paper: claim.verdict for claim in claims(study)}
+    return {claim.what: claim.verdict for claim in claims(study)}
 
 
 def test_claims__agree_in_trained_heads_and_never_differ_where_the_paper_is_silent(found):
     told = verdicts(found)
     for words in ("recovers the ranks", "moves all the attention", "the same clusters", "In expectation", "G is diag"):
-        assert [verdict for paper, verdict in told.items() if words in paper] == ["yes"], words
-    assert [verdict for paper, verdict in told.items() if "99%" in paper] == ["partly"]  # d_head 8, small ranks
+        assert [verdict for paper, verdict in told.items() if words in paper] == ["agrees"], words
+    assert [verdict for paper, verdict in told.items() if "99%" in paper] == ["in part"]  # d_head 8, small ranks
     for paper, verdict in told.items():
         assert (verdict == "new") == paper.startswith("(Not in the paper.)")
 
@@ -287,8 +289,8 @@ def test_claims__do_not_agree_in_untrained_heads(tmp_path):
     told = verdicts(study(tmp_path, cells=cells, protocol=still, sampling=Sampling(n=200), depth=Depth(256, 1, most=0)))
     for words in ("99% accuracy", "around 85%", "the same clusters", "G is diagonal", "moves all the attention"):
         (verdict,) = [verdict for paper, verdict in told.items() if words in paper]
-        assert verdict != "yes", words
-    assert "no" in told.values()
+        assert verdict != "agrees", words
+    assert "differs" in told.values()
 
 
 def test_summary__has_a_row_for_every_kind_of_head(found):
@@ -299,8 +301,9 @@ def test_summary__has_a_row_for_every_kind_of_head(found):
     assert len(found.parts()) == 2 * 12 * len(CELLS)
 
 
-def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, capsys):
+def test_command__writes_a_report_and_says_where(found, toy_folder, tmp_path, monkeypatch, capsys):
     asked = {}
+    shutil.copytree(toy_folder, tmp_path / "run")
 
     def finished(folder, **options):
         asked.update(options, folder=folder)
@@ -322,7 +325,10 @@ def test_command__writes_a_report_and_says_where(found, tmp_path, monkeypatch, c
         else:
             assert "no .png" in told.out
     assert [cell.d_head for cell in asked["cells"]] == [8] * 10
-    assert (tmp_path / "run" / "report.html").stat().st_size > 10**6
+    page = (tmp_path / "run" / "report.html").read_text()
+    start = answer_in(page, "start")["found"][0]
+    assert [claim["what"] for claim in start["claims"]] == [claim.what for claim in claims(found)]
+    assert answer_in(page, "figure", figure=start["picture"])["figure"]["data"]
     assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 12
 
 

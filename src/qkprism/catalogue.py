@@ -16,7 +16,7 @@ from qkprism.runs import MANIFEST, read_manifest, remove_run
 from qkprism.store import STUDY
 
 _DEPTH = 6
-_OURS = ("report.html", "shelf.html", "why.html", "found.json")
+_OURS = ("report.html", "found.json")
 
 
 @dataclass(frozen=True)

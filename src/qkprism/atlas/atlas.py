@@ -147,12 +147,6 @@ class Atlas:
 
         return atlas_figure(self.to_frame(), score, str(self.provenance.get("model", "")))
 
-    def to_html(self) -> str:
-        """One page: what of this model's attention can be explained, and with what."""
-        from qkprism.page.atlas import atlas_page
-
-        return atlas_page(self)
-
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a run folder, from which `Atlas.load` gives the same."""
         tensors = {

@@ -10,7 +10,8 @@ import typer
 
 from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, JsonOption, ModelOption, app
 from qkprism.cli.inputs import Loading, check_text, heads_named, place_for
-from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.printing import print_json, print_sentences, print_table
+from qkprism.cli.reports import write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
@@ -47,8 +48,7 @@ def atlas(
     checked_seed(seed)
     save = place_for(save, "atlas")
     import qkprism as qk
-    from qkprism.files import write_text
-    from qkprism.page.atlas import summary
+    from qkprism.atlas.words import atlas_in_words
     from qkprism.runs import remove_run
 
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
@@ -58,7 +58,7 @@ def atlas(
     found = qk.survey(loaded, texts or None, **options, checkpoint=kept)
     report = None
     if save is not None and kept is not None:
-        report = write_text(found.save(save) / "report.html", found.to_html())
+        report = write_page(found.save(save))
         remove_run(kept)
     else:
         from qkprism.atlas.explain import cached_atlas
@@ -76,8 +76,8 @@ def atlas(
     columns = ["head", "attention: first token", "attention: distance 1", "attention: after the same token"]
     best = frame.sort_values("attention: after the same token", ascending=False).head(10)
     print_table(best, columns, "Heads that attend to what followed the same token before")
-    typer.echo(summary(found))
-    typer.echo(f"Atlas:  {save}" + (f"\nReport: {report.resolve()}" if report else "  (`qkprism explain` uses it)"))
+    print_sentences(atlas_in_words(found))
+    typer.echo(f"Atlas:  {save}" + (f"\nReport: {report}" if report else "  (`qkprism explain` uses it)"))
 
 
 @app.command(

@@ -20,6 +20,7 @@ from qkprism.cli.app import (
 )
 from qkprism.cli.inputs import Loading, source_named
 from qkprism.cli.printing import print_json
+from qkprism.cli.reports import write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
@@ -168,12 +169,12 @@ def shelf(
     found = qk.run_shelf(loading.load(), save, contrasts=chosen, n=n, seed=seed)
     command = f"qkprism shelf --run --model {model} -n {n} --seed {seed}"
     write_text(save / FOUND, json.dumps(found.to_json(command), indent=1) + "\n")
-    page = write_text(save / "shelf.html", found.to_html())
+    page = write_page(save)
     if as_json:
         print_json({"provenance": dict(found.provenance), "rows": found.to_frame().to_dict("records")})
         return
     show_findings(found)
-    typer.echo(f"Run folder: {save}\nPage:       {page.resolve()}")
+    typer.echo(f"Run folder: {save}\nPage:       {page}")
 
 
 def _tokenizer(model: str) -> Any:

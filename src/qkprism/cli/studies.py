@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkprism.cli.app import BatchOption, DeviceMapOption, DeviceOption, DtypeOption, JsonOption, app
 from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.reports import keep_and_write
 from qkprism.cli.settings import SETTINGS
 from qkprism.cli.why import why_example
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
+
+if TYPE_CHECKING:
+    from qkprism.models.model import Model
 
 PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
 StudyModelOption = Annotated[
@@ -53,11 +57,11 @@ def binding(
     numbers = _numbers(entities)
     checked_seed(seed)
     loading = Loading(model, dtype, device, device_map)
-    from qkprism.page.binding import binding_figures, binding_report
-    from qkprism.page.binding_claims import comparison
     from qkprism.results.projections import require_umap
     from qkprism.studies import study_binding
     from qkprism.studies.binding import check_options
+    from qkprism.studies.binding_claims import comparison
+    from qkprism.studies.binding_figures import drawings
     from qkprism.studies.binding_words import told
 
     if umap:
@@ -68,11 +72,11 @@ def binding(
     SETTINGS.hold(save)
     loaded = chosen.load(loading)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
-    figures = binding_figures(study, umap=umap)
+    figures = {name: draw() for name, draw in drawings(study, umap=umap).items()}
     frame = study.summary()
     found = {
         "heads": frame.to_dict("records"),
-        "comparison": comparison(study),
+        "comparison": [claim._asdict() for claim in comparison(study)],
         "validation": study.validation.summary().to_dict("records"),
     }
     title = f"Binding in {study.about.model}: {pairs} pairs, {schema}, {chosen.phrasing}"
@@ -80,14 +84,9 @@ def binding(
     details = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
     features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
     shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
-    why = why_example(loaded, study.about.example, study.about.answer, study.features, save)
-    _show_study(
-        _Shown(shown, title, [*told(study), *why], details, found),
-        save,
-        figures,
-        binding_report(study, figures),
-        as_json,
-    )
+    why = why_example(loaded, study.about.example, study.about.answer, study.features)
+    words = [*(finding.sentence for finding in told(study)), *why]
+    _show_study(_Shown(shown, title, words, details, found), save, figures, loaded, as_json)
 
 
 @app.command(epilog="Example:  qkprism compare runs/boxes-0 runs/boxes-1 runs/boxes-2 runs/cities-0")
@@ -137,10 +136,10 @@ def filter_heads(
     """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
     checked_seed(seed)
     loading = Loading(model, dtype, device, device_map)
-    from qkprism.figures.filter import filter_figures
-    from qkprism.page.filter import comparison, filter_report
+    from qkprism.figures.filter import filter_drawings
     from qkprism.studies import study_filter
     from qkprism.studies.filter import check_options
+    from qkprism.studies.filter_claims import comparison, told
 
     chosen = _Chosen.of(preset, phrasing, size)
     check_options(save, chosen.phrasing, chosen.size)
@@ -148,14 +147,14 @@ def filter_heads(
     SETTINGS.hold(save)
     loaded = chosen.load(loading)
     study = study_filter(loaded, save, **options)
-    figures = filter_figures(study)
-    frame = study.summary()
-    found = {"heads": frame.to_dict("records"), "comparison": comparison(study), "notes": study.notes}
+    figures = {name: draw() for name, draw in filter_drawings(study).items()}
+    frame, claims = study.summary(), [claim._asdict() for claim in comparison(study)]
+    found = {"heads": frame.to_dict("records"), "comparison": claims, "notes": study.notes}
     shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
     title = f"Categories in {study.model}: {chosen.phrasing}, {chosen.size}"
-    why = why_example(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features, save)
-    shown_study = _Shown(shown, title, why, list(study.notes), found)
-    _show_study(shown_study, save, figures, filter_report(study, figures), as_json)
+    why = why_example(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features)
+    words = [*(finding.sentence for finding in told(study)), *why]
+    _show_study(_Shown(shown, title, words, list(study.notes), found), save, figures, loaded, as_json)
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,11 @@ class _Shown:
     found: dict[str, Any]
 
 
-def _show_study(shown: _Shown, save: Path, figures: Any, report: str, as_json: bool) -> None:
+def _show_study(shown: _Shown, save: Path, figures: Any, model: Model, as_json: bool) -> None:
     from qkprism.figures.saving import save_figures
-    from qkprism.files import write_text
 
     written = save_figures(figures, save / "figures")
-    page = write_text(save / "report.html", report).resolve()
+    page = keep_and_write(model, save)
     if as_json:
         print_json({**shown.found, "folder": str(save.resolve()), "report": str(page)})
         return

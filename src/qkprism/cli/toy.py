@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from qkprism.cli.app import JsonOption, app
-from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.printing import print_json, print_sentences, print_table
+from qkprism.cli.reports import write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.progress import say
@@ -58,9 +59,8 @@ def toy(
     """Train the paper's toy heads, find what is known to be in them, and write a page that compares both."""
     import qkprism as qk
     from qkprism.figures.saving import save_figures
-    from qkprism.figures.toy import toy_figures
-    from qkprism.files import write_text
-    from qkprism.page.toy import toy_report
+    from qkprism.figures.toy import toy_drawings
+    from qkprism.toy.claims import told
 
     if quick and protocol is Protocols.paper:
         raise QKPrismError("Give --quick or --protocol paper, not both.")
@@ -76,15 +76,15 @@ def toy(
     with by_itself():
         found = qk.toy.study(save, **options, progress=_told_training, say=_told)
     _told("figures")
-    figures = toy_figures(found)
-    written = save_figures(figures, save / "figures")
-    report = write_text(save / "report.html", toy_report(found, figures)).resolve()
+    written = save_figures({name: draw() for name, draw in toy_drawings(found).items()}, save / "figures")
+    report = write_page(save)
     summary = found.summary()
     if as_json:
         print_json({"summary": summary.to_dict("records"), "folder": str(save), "report": str(report)})
         return
     title = f"{len(found.heads)} heads. Room: r1 + r2 beside d_head. Swap error: of the swap of z1 against the truth."
     print_table(summary, list(summary.columns), title)
+    print_sentences([finding.sentence for finding in told(found)])
     typer.echo(f"{written}\nReport: {report}")
 
 

@@ -1,9 +1,8 @@
-"""The example prompt of a study, explained: the split of its logits with the study's own features, and a page of it."""
+"""The example prompt of a study, explained: the split of its logits with the study's own features."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkprism.errors import QKPrismError
@@ -15,11 +14,8 @@ if TYPE_CHECKING:
 EDGES = 4
 
 
-def why_example(model: Model, text: str, key: str, features: Features, save: Path) -> list[str]:
-    """Why the study's heads attend to the answer in its first test prompt; where that cannot be told, why not.
-
-    The page is written beside the report, as why.html.
-    """
+def why_example(model: Model, text: str, key: str, features: Features) -> list[str]:
+    """Why the study's heads attend to the answer in its first test prompt; where that cannot be told, why not."""
     from qkprism.atlas.explain import explain
     from qkprism.contrasts import Span, Text
 
@@ -32,5 +28,4 @@ def why_example(model: Model, text: str, key: str, features: Features, save: Pat
         found = explain(model, marked, head=list(features.heads), features=features, top=EDGES)
     except QKPrismError as error:
         return [f"The example prompt is not explained: {error}"]
-    page = found.save(save / "why.html").resolve()
-    return [f'Why, in "{text}"', *(f"  {edge.sentence}" for edge in found), f"  {page}"]
+    return [f'Why, in "{text}"', *(f"  {edge.sentence}" for edge in found)]

@@ -43,7 +43,8 @@ def kept_of(model: Model, run: OpenRun, atlas: Atlas | None = None) -> list[Kept
 
 def _explained(model: Model, atlas: Atlas, desk: Desk, prompts: tuple[Text, ...]) -> Iterator[Kept]:
     """Prompts, in the heads of the run and in those that attend most; those of a chat are not explained one by one."""
-    sets = [one for one in desk.naming.values() if isinstance(one, Features)]
+    named = desk.runs[""].named
+    sets = [one for part, one in desk.naming.items() if isinstance(one, Features) and part.endswith(named)]
     if any(one.encoding.chat is not None for one in sets):
         return
     heads = list(dict.fromkeys(head for one in sets for head in one.heads))[:HEADS]

@@ -24,7 +24,7 @@ from qkprism.results.features import Features
 from qkprism.results.projections import has_umap
 from qkprism.studies.shelf_result import Shelf
 
-ATLAS = ""  # the name that the atlas has among tables
+ATLAS, COVERAGE = "", "coverage"  # the name that the atlas has among tables, and its second table
 OWN, STORED = "own", "stored"  # the texts of a run's own contrast; the vectors that a study kept
 
 
@@ -118,7 +118,7 @@ class Library:
     def table(self, run: str, table: str) -> dict[str, Any]:
         """One table of a run; `atlas` is the model's own."""
         if run == ATLAS and self.atlas is not None:
-            return table_answer(self.atlas.to_frame())
+            return table_answer(self.atlas.coverage() if table == COVERAGE else self.atlas.to_frame())
         return table_answer(self._run(run).table(table))
 
     def _texts_of(self, run: str, head: Head) -> list[str]:

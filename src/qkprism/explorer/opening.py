@@ -17,6 +17,7 @@ from qkprism.contrasts import Contrast, Text
 from qkprism.controls import EVIDENCE, WEAK, Control
 from qkprism.errors import QKPrismError
 from qkprism.explorer.mail import Kept, read_kept
+from qkprism.explorer.studies import LEGEND, told_of_study
 from qkprism.figures.words import BELIEVE
 from qkprism.findings import Claim, Finding, findings
 from qkprism.models.digest import model_digest
@@ -24,12 +25,12 @@ from qkprism.models.model import Model
 from qkprism.results.attribution import Attribution, Attributions
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
+from qkprism.results.interaction import Interactions
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.results.words import effects_in_words, features_in_words, heads_in_words
 from qkprism.runs import MANIFEST, read_manifest
-from qkprism.store import STUDY
-from qkprism.studies.shelf_result import TABLE, Shelf
+from qkprism.studies.shelf_result import Shelf
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,10 @@ KINDS: Mapping[str, Kind] = {
     "effects": Kind(Effects, effects_in_words, _effects_drawings, CONTROLS_SAID),
     "validation": Kind(Validation, lambda found: found.verdict()[:TOLD], lambda found: {"validation": found.plot}),
     "attributions": Kind(Attributions, lambda found: found.notes, lambda found: {"attributions": found.plot}),
+    "interactions": Kind(
+        Interactions, lambda found: found.verdict()[:TOLD], lambda found: {"interactions": found.plot}
+    ),
+    "shelf": Kind(Shelf, lambda found: found.in_words(), lambda found: {"best": found.plot}, " ".join(LEGEND)),
     "attribution": Kind(Attribution, lambda found: (repr(found),), lambda found: {"attribution": found.plot}),
 }
 
@@ -82,7 +87,7 @@ class OpenRun:
     captions  of tables, by their names
     findings  in words, `notes` of what to be careful about, and `claims`: what a paper says beside it
     figures   what only a study draws; `picture` is the one that matters, where that is not the map of heads
-    prompts   that the run may have explained, and `kept`: answers that took the model
+    prompts   that the run may have explained, by the features of the part `named`; `kept`: answers that took the model
     """
 
     name: str
@@ -103,6 +108,7 @@ class OpenRun:
     figures: Mapping[str, Drawing] = field(default_factory=dict)
     picture: str = ""
     prompts: tuple[Text, ...] = ()
+    named: str = ""
     kept: Sequence[Kept] = ()
 
     def figure(self, name: str) -> go.Figure:
@@ -133,8 +139,6 @@ def open_run(folder: Path, name: str | None = None) -> OpenRun:
     called = str(folder) if name is None else name
     if not folder.is_dir() or not is_run(folder):
         raise QKPrismError(f"{folder} is not a run folder. `qkprism runs` lists those there are.")
-    if (folder / TABLE).is_dir() and (folder / STUDY).is_file():
-        return _shelf(folder, called)
     if (folder / MANIFEST).is_file():
         return _single(folder, called)
     return _study(folder, called)
@@ -157,7 +161,7 @@ def opened(name: str, result: Any, folder: Path | None = None) -> OpenRun:
         str(provenance.get("model", "-")),
         choices,
         {kind: result.to_frame},
-        naming={"": result} if isinstance(result, Features) else {},
+        naming={"": result} if isinstance(result, Features | Shelf) else {},
         scores={name: result} if isinstance(result, HeadScores) else {},
         effects={name: result} if isinstance(result, Effects) else {},
         provenance=provenance,
@@ -196,28 +200,12 @@ def kind_of(result: Any) -> str:
     raise QKPrismError(f"There is no page of {type(result).__name__}. Save it, and give the folder of the run.")
 
 
-def _shelf(folder: Path, name: str) -> OpenRun:
-    shelf = Shelf.load(folder)
-    entry, choices = entry_of(folder), choices_of(read_manifest(folder / TABLE))
-    told = {key: value for key, value in choices.items() if key.startswith(("provenance", "kind"))}
-    return OpenRun(
-        name,
-        entry.what,
-        entry.model,
-        told,
-        {"shelf": shelf.to_frame},
-        {"": shelf},
-        provenance=shelf.provenance,
-        folder=folder,
-    )
-
-
 def _single(folder: Path, name: str) -> OpenRun:
     """A result, and the scores of heads that were kept beside it."""
     manifest = read_manifest(folder)
     kind, choices = str(manifest["kind"]), choices_of(manifest)
     if kind not in KINDS:
-        return OpenRun(name, kind, "-", choices, {})
+        return OpenRun(name, kind, "-", choices, {}, folder=folder)
     run = opened(name, KINDS[kind].result.load(folder), folder)
     beside = folder / HEADS
     if not (beside / MANIFEST).is_file():
@@ -250,7 +238,8 @@ def _study(folder: Path, name: str) -> OpenRun:
         if kind == "scores":
             scores[f"{name} / {part}"] = HeadScores.load(folder / part)
     choices = {"what": entry.what, "state": entry.state, "model": entry.model}
-    return OpenRun(name, entry.what, entry.model, choices, tables, naming, scores, provenance=provenance, folder=folder)
+    run = OpenRun(name, entry.what, entry.model, choices, tables, naming, scores, provenance=provenance, folder=folder)
+    return replace(run, kept=_kept(folder, name), **told_of_study(folder))
 
 
 def _parts(folder: Path) -> Iterator[tuple[str, str]]:

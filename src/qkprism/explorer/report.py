@@ -13,13 +13,15 @@ from qkprism.atlas.atlas import KIND as ATLAS_KIND
 from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explanation import FRAME
 from qkprism.errors import QKPrismError
-from qkprism.explorer.library import ATLAS, STORED, Library
+from qkprism.explorer.library import ATLAS, COVERAGE, STORED, Library
 from qkprism.explorer.mail import Kept, mailed_page
 from qkprism.explorer.opening import OpenRun, open_run, opened
 from qkprism.files import write_text
 from qkprism.models.places import cache_folder
+from qkprism.results.features import Features
 from qkprism.runs import MANIFEST, is_run, read_manifest
 
+CLOUDS = 3  # of each set of features
 Run = str | os.PathLike[str] | Any  # a folder, or a result
 
 
@@ -99,19 +101,22 @@ def _kept(library: Library) -> Iterator[Kept]:
     """Every question that the page can ask without a model, with its answer; and those that runs have kept."""
     answers = library.answers()
     seen = [one for run in library.runs.values() for one in run.kept]
+    clear = _clearest(library)
     for ask, words in _questions(library):
         answer = answers[ask](words)
         if ask == "evidence":
-            stored = [
-                _stored(words["head"], run, row["name"])
-                for row in answer["features"]
-                for run in [row["run"]]
-                if STORED in answer["texts"][run]
-            ]
-            seen += [Kept("seen", one, answers["seen"](one)) for one in stored]
+            there = [_stored(words["head"], row["run"], row["name"]) for row in answer["features"]]
+            held = [one for one in there if tuple(one.values()) in clear and STORED in answer["texts"][one["run"]]]
+            seen += [Kept("seen", one, answers["seen"](one)) for one in held]
             answer |= {"texts": _texts(words["head"], answer["texts"], seen), "umap": False}
         yield Kept(ask, words, answer)
     yield from seen
+
+
+def _clearest(library: Library) -> set[tuple[str, ...]]:
+    """The features of each set with the strongest evidence, whose keys and queries the page holds."""
+    found = {name: one.by_evidence()[:CLOUDS] for name, one in library.naming.items() if isinstance(one, Features)}
+    return {tuple(_stored(str(f.head), name, f.contrast).values()) for name, best in found.items() for f in best}
 
 
 def _stored(head: str, run: str, feature: str) -> dict[str, str]:
@@ -130,7 +135,7 @@ def _questions(library: Library) -> Iterator[tuple[str, dict[str, str]]]:
         yield "head", {"head": str(head)}
         yield "evidence", {"head": str(head)}
     if library.atlas is not None:
-        yield "table", {"run": ATLAS, "table": "atlas"}
+        yield from (("table", {"run": ATLAS, "table": table}) for table in ("atlas", COVERAGE))
     for name, run in library.runs.items():
         yield from (("table", {"run": name, "table": table}) for table in run.tables)
         yield from (("figure", {"run": name, "figure": figure}) for figure in run.figures)

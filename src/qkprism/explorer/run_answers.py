@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from qkprism.atlas.words import atlas_in_words
 from qkprism.explorer.answers import FORMAT, number
 from qkprism.findings import Finding
 
@@ -33,10 +34,17 @@ def start_answer(model: str, loads_as: str, atlas: Atlas | None, runs: Mapping[s
         "model": model,
         "loads_as": loads_as or model,
         "atlas": None if atlas is None else _text_of(atlas),
-        "sentences": [_no_atlas(model)] if atlas is None else [_model(model, atlas), _decides(atlas)],
+        "sentences": _of_model(model, atlas),
         "hint": [] if runs or atlas is None else _best_copier(atlas),
         "found": [_found(name, run) for name, run in runs.items()],
     }
+
+
+def _of_model(model: str, atlas: Atlas | None) -> list[list[Piece]]:
+    if atlas is None:
+        return [_no_atlas(model)] if model else []  # the toy is of none
+    words: list[list[Piece]] = [[said] for said in atlas_in_words(atlas)]
+    return [_model(model, atlas), _decides(atlas), *words]
 
 
 def _text_of(atlas: Atlas) -> str:
@@ -54,7 +62,7 @@ def _model(model: str, atlas: Atlas) -> list[Piece]:
 
 
 def _no_atlas(model: str) -> list[Piece]:
-    return [f"{model or 'This run'}. No atlas of it is here, so nothing is said of its heads on plain text."]
+    return [f"The model is {model}. No atlas of it is here, so nothing is said of its heads on plain text."]
 
 
 def _decides(atlas: Atlas) -> list[Piece]:

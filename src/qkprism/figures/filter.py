@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qkprism.figures.categories import keys_and_queries_figure, keys_figure
@@ -11,6 +12,8 @@ from qkprism.figures.separation import separation_figure
 from qkprism.figures.words import facts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import plotly.graph_objects as go
 
     from qkprism.studies.categories import Scope
@@ -19,20 +22,22 @@ if TYPE_CHECKING:
 BOTH = ("five", "all")
 
 
-def filter_figures(study: FilterStudy) -> dict[str, go.Figure]:
-    """Every figure of a study: the counterparts of the paper's, and the proofs beside them."""
+def filter_drawings(study: FilterStudy) -> dict[str, Callable[[], go.Figure]]:
+    """Every figure of a study, to be drawn: the counterparts of the paper's, and the proofs beside them."""
     heads, five, every = study.heads, study.scopes["five"], study.scopes["all"]
     names = [str(head) for head in heads]
-    found = {
-        "heads": study.scores.plot("ratio"),
-        "ranks": category_ranks_figure(every, heads),
-        "spectrum": every.features["pooled", heads[0]].plot(),
-        "keys_and_queries": keys_and_queries_figure(five, heads),
-        "keys": keys_figure(every, heads),
+    found: dict[str, Callable[[], go.Figure]] = {
+        "heads": partial(study.scores.plot, "ratio"),
+        "ranks": partial(category_ranks_figure, every, heads),
+        "spectrum": every.features["pooled", heads[0]].plot,
+        "keys_and_queries": partial(keys_and_queries_figure, five, heads),
+        "keys": partial(keys_figure, every, heads),
     }
-    found |= {f"separation_{name}": separation_figure(study.scopes[name].separation, names) for name in BOTH}
-    found |= {f"effects_{name}": study.scopes[name].effects.plot() for name in BOTH}
-    return found | {f"crossing_{name}": _crossing(study, study.scopes[name]) for name in BOTH}
+    for name in BOTH:
+        found[f"separation_{name}"] = partial(separation_figure, study.scopes[name].separation, names)
+        found[f"effects_{name}"] = study.scopes[name].effects.plot
+        found[f"crossing_{name}"] = partial(_crossing, study, study.scopes[name])
+    return found
 
 
 def _crossing(study: FilterStudy, scope: Scope) -> go.Figure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
@@ -19,29 +21,27 @@ if TYPE_CHECKING:
 SHOWN = 8  # heads drawn one by one
 
 
-def toy_figures(study: Study) -> dict[str, go.Figure]:
-    """Every figure of a study; those of what was not measured are left out."""
+def toy_drawings(study: Study) -> dict[str, Callable[[], go.Figure]]:
+    """Every figure of a study, to be drawn; those of what was not measured are left out."""
     seed = min(cell.seed for cell in study.heads)
     cells = _selected([cell for cell in study.heads if cell.seed == seed])
-    found = {
-        "accuracy": accuracy_grid(study.scores()),
-        "ranks": rank_menu(study.recovered, seed=seed),
-        "untrained": rank_menu(study.controls, seed=seed, heads="untrained heads"),
-        "sizes": rank_size_figure(study.ranks_at),
-        "clouds": cloud_figure(study.clouds),
+    found: dict[str, Callable[[], go.Figure]] = {
+        "accuracy": lambda: accuracy_grid(study.scores()),
+        "ranks": partial(rank_menu, study.recovered, seed=seed),
+        "untrained": partial(rank_menu, study.controls, seed=seed, heads="untrained heads"),
+        "sizes": partial(rank_size_figure, study.ranks_at),
+        "clouds": partial(cloud_figure, study.clouds),
     }
     if swaps := study.trained.swaps:
-        found |= {
-            "swaps": swap_bars(swaps, cells),
-            "matched": matched_figure(swaps),
-            "truth": truth_figure(swaps),
-        }
+        found["swaps"] = partial(swap_bars, swaps, cells)
+        found["matched"] = partial(matched_figure, swaps)
+        found["truth"] = partial(truth_figure, swaps)
     if study.trained.parts:
-        found["parts"] = part_figure(study.trained.parts)
+        found["parts"] = partial(part_figure, study.trained.parts)
     if not all(cell.superposed for cell in study.heads):
-        found["gauge"] = gauge_figure(study.trained, study.rebased)
-    interactions = interaction_grid([(cell, study.interaction(cell)) for cell in cells])
-    return found | {"interactions": interactions, "limits": limit_figure(study.limits)}
+        found["gauge"] = partial(gauge_figure, study.trained, study.rebased)
+    found["interactions"] = lambda: interaction_grid([(cell, study.interaction(cell)) for cell in cells])
+    return found | {"limits": partial(limit_figure, study.limits)}
 
 
 def _selected(cells: list[Cell]) -> list[Cell]:

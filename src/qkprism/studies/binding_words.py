@@ -6,7 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from qkprism.controls import BY_NAME
+from qkprism.findings import Finding, findings
 from qkprism.results.validation import over_heads
+from qkprism.studies.binding_figures import used
 from qkprism.studies.binding_study import CONTRASTS
 from qkprism.subspaces.modulation import interactions, why_not_conditional
 
@@ -16,9 +18,17 @@ if TYPE_CHECKING:
 CLUES = {"order": "by the place of its clause", "lexical": "by the thing that is asked for", "neither": "by neither"}
 
 
-def told(study: BindingStudy) -> list[str]:
-    """Three to six sentences."""
-    return [_heads(study), *(_moved(study, name) for name in CONTRASTS), *_interacting(study), _parts(study)]
+def told(study: BindingStudy) -> list[Finding]:
+    """What was asked, and three to six sentences, each with the table that it is made from."""
+    about, truth = study.about, "truth, heads in which the clue matters"
+    return [
+        Finding(f"A prompt such as \u201c{about.example}\u201d asks for {about.answer}."),
+        Finding(_heads(study), "summary"),
+        *(Finding(_moved(study, name), "outcome") for name in CONTRASTS),
+        *findings(_interacting(study), "interactions"),
+        Finding(_parts(study), truth),
+        Finding(used(study.validation), truth),
+    ]
 
 
 def _heads(study: BindingStudy) -> str:

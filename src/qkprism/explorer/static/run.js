@@ -9,6 +9,7 @@ import { go } from "./state.js";
 import { csvOf, tableOf } from "./table.js";
 
 const SHOWN_ROWS = 12;
+const COVERAGE = "What suffices, with one part more in each row: total variation of rows rebuilt from the parts so far, and the share of rows and heads within 0.1.";
 
 /**
  * @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status
@@ -28,7 +29,7 @@ export function runView(status, start) {
       const { runs } = /** @type {{runs: import("./source.js").RunFacts[]}} */ (await ask("runs", {}));
       const naming = runs.filter((run) => run.what === "features" || run.what.startsWith("shelf")).map((run) => run.name);
       fill(python, ...pythonOf(state, start.loads_as ?? "", naming).flatMap(({ title, code }) => [el("h3", { text: title }), copied(code)]));
-      const atlas = { name: "", what: `atlas: ${start.atlas}`, model: start.model ?? "", choices: [], figures: [], tables: [{ name: "atlas", caption: "" }] };
+      const atlas = { name: "", what: `atlas: ${start.atlas}`, model: start.model ?? "", choices: [], figures: [], tables: [{ name: "atlas", caption: "" }, { name: "coverage", caption: COVERAGE }] };
       const all = JSON.stringify([start.atlas ? [atlas] : [], runs]);
       if (all !== listed.dataset.all) {
         listed.dataset.all = all;

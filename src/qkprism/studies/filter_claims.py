@@ -1,43 +1,24 @@
-"""The page of a categories study: what was asked, what was found, and where it differs from the paper."""
+"""What a categories study found, in sentences, and where that differs from the paper."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.controls import EVIDENCE
-from qkprism.page.layout import figure, notes, page, table
+from qkprism.findings import Claim, Finding
 from qkprism.results.effects import SIGMAS
 from qkprism.studies.categories import NEARLY
 from qkprism.studies.filter import FLOOR
 from qkprism.subspaces.separation import ACCURACY
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from qkprism.heads import Head
     from qkprism.results.effects import Effects
     from qkprism.studies.categories import Scope
     from qkprism.studies.filter import FilterStudy
 
-_COLUMNS = {
-    "head": "head",
-    "categories": "categories",
-    "ratio": "ratio",
-    "pooled_heldout": "pooled: held-out rank",
-    "pooled_rank": "pooled: dimensions taken",
-    "span_rank": "span: dimensions",
-    "pooled_accuracy": "pooled: accuracy",
-    "span_accuracy": "span: accuracy",
-    "whole_accuracy": "whole key: accuracy",
-    "pooled_silhouette": "pooled: silhouette",
-    "span_silhouette": "span: silhouette",
-    "pooled_shift": "pooled: shift",
-    "span_shift": "span: shift",
-    "whole_shift": "whole key: shift",
-}
 AGREES, DIFFERS, UNCLEAR = "agrees", "differs", "not clear"
 LITTLE, ALL = 0.25, 0.9  # shares of what the whole key does
 
@@ -54,63 +35,29 @@ class Gain(NamedTuple):
         return self.value > SIGMAS * self.error
 
 
-def filter_report(study: FilterStudy, figures: Mapping[str, go.Figure]) -> str:
-    """The page of a study, as HTML that needs no network."""
-    drawn = {name: figure(fig) for name, fig in figures.items()}
-    parts = [
-        *_opening(study),
-        *notes(study.notes),
-        "<h2>Which heads look at the items asked for</h2>",
-        f"<p>Ratio: of the attention on items, the share that goes to those asked for; equal attention gives "
-        f"{study.scores.chance:.2f}. The three highest are taken of the heads that give items at least "
-        f"{FLOOR:.0%} of their attention: a ratio of next to nothing says little{escape(_passed_over(study))}.</p>",
-        drawn["heads"],
-        "<h2>What was found</h2>",
-        table(study.summary().to_dict("records"), _COLUMNS),  # type: ignore[arg-type]
-        "<p class=note>Pooled: the feature of all categories together, centred (ours), cut at one dimension less than "
-        "there are categories: as many as their mean queries can span. Span: of the leading directions "
-        "of single categories, not centred (the paper's). Accuracy: of the nearest centroid, on items that neither "
-        "features nor centroids were made from. Shift: how much of the attention on two items moves to the one that "
-        "was not asked for when their keys exchange the subspace.</p>",
-        "<h2>The paper and this run</h2>",
-        table(
-            comparison(study),
-            {"what": "", "paper": "paper (Llama 3.1 8B, Qwen3 4B)", "agrees": "", "here": "this run"},
-            words=True,
-        ),
-        "<h2>How many dimensions, and how sure</h2>",
-        f"<p>{escape(rank_of_one_query(*mean_query_shares(study)))}</p>",
-        *(drawn[name] for name in ("ranks", "spectrum")),
-        "<h2>What the subspaces hold</h2>",
-        *(drawn[name] for name in ("keys_and_queries", "keys")),
-        "<h2>Which category is it?</h2>",
-        f"<p>{escape(' '.join(held_out(scope) for scope in study.scopes.values()))} The lists use the same items again "
-        "and again, so errors are taken over items, and a silhouette does not count other copies of an item as "
-        "neighbours of its own category.</p>",
-        *(drawn[name] for name in ("separation_five", "separation_all")),
-        "<h2>Editing keys: does the attention follow?</h2>",
-        "<p>In each list one item of the category asked for and one of another exchange their coordinates in a "
-        "subspace. First the paper's five categories, then all thirteen. Errors are over lists, which share items: for "
-        "other items they would be larger.</p>",
-        *(_effects(scope, drawn[f"effects_{name}"]) for name, scope in study.scopes.items()),
-        "<h2>From which category to which</h2>",
-        *(drawn[name] for name in ("crossing_five", "crossing_all")),
-    ]
-    return page("categories", parts)
-
-
-def _opening(study: FilterStudy) -> list[str]:
-    about, asked = study.about, ", ".join(study.about.answer)
+def told(study: FilterStudy) -> list[Finding]:
+    """What was asked, which heads look at the items asked for, and what the rank of one category says."""
+    about = study.about
+    named = ", ".join(f"{head} ({study.ratio(head):.2f})" for head in study.heads)
     return [
-        "<h1>How does this model find the items of a category?</h1>",
-        f"<p>{escape(about.model)}; {escape(about.phrasing)}; size {escape(about.size)}, seed {about.seed}. A list "
-        f"such as</p><blockquote>{escape(about.example)}</blockquote><p>asks for <b>{escape(asked)}</b>. Filter "
-        "heads look from the last token at the items of the category asked for. This page shows which heads do it, in "
-        "which subspace of their query-key space the category lies, how well it tells categories apart beside "
-        "subspaces that know nothing of them, and tests it by editing keys. Features are found on some items and "
-        "tested on others."
-        "</p>",
+        Finding(f"A list such as \u201c{about.example}\u201d asks for {', '.join(about.answer)}."),
+        Finding(
+            f"Of the attention that they give to items, {named} give this share to those asked for; equal attention "
+            f"gives {study.scores.chance:.2f}{_passed_over(study)}.",
+            "summary",
+        ),
+        Finding(f"Accuracies are of {' '.join(held_out(scope) for scope in study.scopes.values())}", "summary"),
+        Finding(rank_of_one_query(*mean_query_shares(study))),
     ]
+
+
+SUMMARY = (
+    "Ratio: of the attention on items, the share that goes to those asked for. Pooled: the feature of all categories "
+    "together, centred (ours), cut at one dimension less than there are categories. Span: of the leading directions of "
+    "single categories, not centred (the paper's). Accuracy: of the nearest centroid, on items that neither features "
+    "nor centroids were made from; errors are over items, which lists use again. Shift: how much of the attention on "
+    "two items moves to the one that was not asked for when their keys exchange the subspace."
+)
 
 
 def _passed_over(study: FilterStudy) -> str:
@@ -130,11 +77,6 @@ def held_out(scope: Scope) -> str:
         f"{len(scope.categories)} categories: {known['items']} different held-out items, {known['keys']} keys in "
         f"{known['examples']} lists."
     )
-
-
-def _effects(scope: Scope, drawn: str) -> str:
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in scope.effects.verdict())
-    return f"{drawn}<ul>{sentences}</ul>"
 
 
 def mean_query_shares(study: FilterStudy) -> tuple[float, float]:
@@ -210,7 +152,7 @@ def share_of_whole(spans: Sequence[Gain], wholes: Sequence[Gain]) -> str:
     return f"{_span(shares, '.0%')} of what the whole key does{more}"
 
 
-def comparison(study: FilterStudy) -> list[dict[str, str]]:
+def comparison(study: FilterStudy) -> list[Claim]:
     """The paper's findings beside this run's, where they agree and where not."""
     five, every, heads = study.scopes["five"], study.scopes["all"], study.heads
     single = [five.uncentred[name, head].rank_energy for name in five.categories for head in heads]
@@ -241,7 +183,7 @@ def comparison(study: FilterStudy) -> list[dict[str, str]]:
         ("it moves more than harder controls", "not tested", "new", _beaten(five)),
         ("the same with thirteen categories", "not tested", "new", f"{_shifts(every, heads)}; {_beaten(every)}"),
     ]
-    return [dict(zip(("what", "paper", "agrees", "here"), row, strict=True)) for row in rows]
+    return [Claim(*row) for row in rows]
 
 
 def _all_beaten(found: Effects, group: str, target: str, control: str) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from qkprism.page.toy_edit_claims import EDIT_CLAIMS
-from qkprism.page.toy_verdicts import ToyClaim, below, judged, new
+from qkprism.findings import Claim, Finding
+from qkprism.toy.edit_claims import EDIT_CLAIMS
 from qkprism.toy.results import average
+from qkprism.toy.verdicts import below, judged, new
 
 if TYPE_CHECKING:
     from qkprism.toy.results import HeadScore, Study
@@ -22,9 +24,9 @@ DIAGONAL, MOSTLY_DIAGONAL, OFF_DIAGONAL = 0.9, 0.7, 0.1
 SYMMETRIC, NOT_SYMMETRIC, CLEARLY = 0.95, 0.80, 0.05
 
 
-def claims(study: Study) -> list[ToyClaim]:
+def claims(study: Study) -> list[Claim]:
     """The table `paper / this run`; statements that the run has no heads for are left out."""
-    makers: tuple[Callable[[Study], ToyClaim | None], ...] = (
+    makers: tuple[Callable[[Study], Claim | None], ...] = (
         _discrete_accuracy,
         _continuous_accuracy,
         _small_continuous_accuracy,
@@ -39,19 +41,41 @@ def claims(study: Study) -> list[ToyClaim]:
     return [claim for make in makers if (claim := make(study)) is not None]
 
 
-def _discrete_accuracy(study: Study) -> ToyClaim | None:
+def told(study: Study) -> list[Finding]:
+    """What was trained, and how many of the paper's statements hold in it."""
+    counts = Counter(claim.verdict for claim in claims(study))
+    held = ", ".join(f"{counts[verdict]} {words}" for verdict, words in VERDICTS.items() if counts[verdict])
+    return [
+        Finding(
+            f"{len(study.heads)} attention heads, trained to find the token that a selector names by two latents, z1 "
+            "and z2, and to tell its payload. Here the truth is known, so every claim can be checked.",
+            "summary",
+        ),
+        Finding(f"Of the paper's statements {held}; {counts['new']} more say what it does not speak of."),
+        Finding(
+            "The rank of a contrastive covariance tells what queries and keys hold, not what the head uses: heads that "
+            "were never trained have it too.",
+            "ranks",
+        ),
+    ]
+
+
+VERDICTS = {"agrees": "hold", "in part": "hold in part", "differs": "do not hold"}
+
+
+def _discrete_accuracy(study: Study) -> Claim | None:
     discrete = [score for score in study.scores() if score.cell.task.variant == "discrete"]
     why = "Tokens can share their latents, so 99% is impossible at small ranks"
     return _ninety_nine("Heads reach 99% accuracy in the discrete task.", discrete, why)
 
 
-def _continuous_accuracy(study: Study) -> ToyClaim | None:
+def _continuous_accuracy(study: Study) -> Claim | None:
     continuous = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 16]
     why = "A dot product favours long keys, which costs most at small ranks"
     return _ninety_nine("Heads reach 99% accuracy in the continuous task at d_head 16.", continuous, why)
 
 
-def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> ToyClaim | None:
+def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> Claim | None:
     if not scores:
         return None
     low, high = min(s.accuracy for s in scores), max(s.accuracy for s in scores)
@@ -67,7 +91,7 @@ def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> ToyClaim 
     )
 
 
-def _small_continuous_accuracy(study: Study) -> ToyClaim | None:
+def _small_continuous_accuracy(study: Study) -> Claim | None:
     continuous = [s for s in study.scores() if s.cell.task.variant == "continuous" and s.cell.d_head == 8]
     if not continuous:
         return None
@@ -82,7 +106,7 @@ def _small_continuous_accuracy(study: Study) -> ToyClaim | None:
     )
 
 
-def _ranks(study: Study) -> ToyClaim | None:
+def _ranks(study: Study) -> Claim | None:
     room = [row for row in study.recovered if below(row)]
     if not room:
         return None
@@ -98,7 +122,7 @@ def _ranks(study: Study) -> ToyClaim | None:
     )
 
 
-def _untrained(study: Study) -> ToyClaim | None:
+def _untrained(study: Study) -> Claim | None:
     room = [row for row in study.controls if below(row)]
     if not room:
         return None
@@ -111,7 +135,7 @@ def _untrained(study: Study) -> ToyClaim | None:
     )
 
 
-def _closed_form(study: Study) -> ToyClaim | None:
+def _closed_form(study: Study) -> Claim | None:
     errors = [row.error for row in study.recovered if row.error == row.error]
     if not errors:
         return None
@@ -126,7 +150,7 @@ def _closed_form(study: Study) -> ToyClaim | None:
     )
 
 
-def _clusters(study: Study) -> ToyClaim | None:
+def _clusters(study: Study) -> Claim | None:
     after, before = (average(row.aligned for row in rows if below(row)) for rows in (study.recovered, study.controls))
     if after != after:
         return None
@@ -140,7 +164,7 @@ def _clusters(study: Study) -> ToyClaim | None:
     )
 
 
-def _splits(study: Study) -> ToyClaim | None:
+def _splits(study: Study) -> Claim | None:
     scores = study.scores()
     room, full = ([s for s in scores if s.cell.superposed == superposed] for superposed in (False, True))
     if not room or not full:
@@ -159,7 +183,7 @@ def _splits(study: Study) -> ToyClaim | None:
     )
 
 
-def _symmetry(study: Study) -> ToyClaim | None:
+def _symmetry(study: Study) -> Claim | None:
     full = [score for score in study.scores() if score.cell.superposed]
     discrete, continuous = (
         average(s.symmetry for s in full if s.cell.task.variant == v) for v in ("discrete", "continuous")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from qkprism.page.toy_verdicts import ToyClaim, below, judged, new
+from qkprism.findings import Claim
 from qkprism.toy.results import average
+from qkprism.toy.verdicts import below, judged, new
 
 if TYPE_CHECKING:
     from qkprism.toy.interventions import Swap
@@ -26,7 +27,7 @@ def _on_target(rows: Iterable[Swap], control: str, method: str = "") -> float:
     return average(r.on_target for r in rows if (r.control, r.method) == (control, method))
 
 
-def _both(study: Study) -> ToyClaim | None:
+def _both(study: Study) -> Claim | None:
     rows = _swaps(study)
     before = {row.cell: row for row in rows if row.control == "none"}
     after = {row.cell: row for row in rows if (row.control, row.method) == ("feature", "raw")}
@@ -44,7 +45,7 @@ def _both(study: Study) -> ToyClaim | None:
     )
 
 
-def _random(study: Study) -> ToyClaim | None:
+def _random(study: Study) -> Claim | None:
     rows = _swaps(study)
     none, features, gaussian = (
         _on_target(rows, *kind) for kind in (("none",), ("feature", "raw"), ("gaussian", "raw"))
@@ -62,7 +63,7 @@ def _random(study: Study) -> ToyClaim | None:
     )
 
 
-def _controls(study: Study) -> ToyClaim | None:
+def _controls(study: Study) -> Claim | None:
     rows = _swaps(study)
     features, pca, permuted = (_on_target(rows, control, "raw") for control in ("feature", "pca", "permuted"))
     if pca != pca:
@@ -75,7 +76,7 @@ def _controls(study: Study) -> ToyClaim | None:
     )
 
 
-def _single(study: Study) -> ToyClaim | None:
+def _single(study: Study) -> Claim | None:
     rows = _swaps(study, feature="z1")
     if not rows:
         return None
@@ -94,7 +95,7 @@ def _single(study: Study) -> ToyClaim | None:
     )
 
 
-def _matched(study: Study) -> ToyClaim | None:
+def _matched(study: Study) -> Claim | None:
     rows = {feature: _swaps(study, target="z1", feature=feature) for feature in ("z1", "z2")}
     if not rows["z1"]:
         return None
@@ -108,7 +109,7 @@ def _matched(study: Study) -> ToyClaim | None:
     )
 
 
-def _parts(study: Study) -> ToyClaim | None:
+def _parts(study: Study) -> Claim | None:
     rows = [row for row in study.trained.parts if below(row)]
     paper, ours, raw = (
         average(row.share for row in rows if (row.metric, row.split) == kind)
@@ -126,7 +127,7 @@ def _parts(study: Study) -> ToyClaim | None:
     )
 
 
-def _gauge(study: Study) -> ToyClaim | None:
+def _gauge(study: Study) -> Claim | None:
     def error(rows: Iterable[Swap], method: str) -> float:
         kind = ("given", "feature", "z1", method)
         return average(r.off_truth for r in rows if below(r) and (r.target, r.control, r.feature, r.method) == kind)

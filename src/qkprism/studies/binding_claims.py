@@ -5,10 +5,12 @@ Every verdict is computed: "agrees" and "differs" by the bounds below, "new" whe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from qkprism.controls import EVIDENCE
+from qkprism.findings import Claim
 from qkprism.results.validation import MATTERS
+from qkprism.studies.binding_study import BOTH, CONTRASTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,26 +21,15 @@ if TYPE_CHECKING:
     from qkprism.results.validation import Validation
     from qkprism.studies.binding_study import BindingStudy
 
-CONTRASTS = ("order", "lexical")
-BOTH = "+".join(CONTRASTS)
 RANKS = {"order": (2, 3), "lexical": (9, 10)}  # the paper's "usually"
 MOST = 0.5  # of what whole keys move: "most of the attention"
 LITTLE = 0.25  # of what features move: "little effect"
 USUALLY = 0.9  # of the cases
 
 
-class BindingClaim(NamedTuple):
-    """A row of the table."""
-
-    what: str
-    paper: str
-    verdict: str
-    here: str
-
-
-def comparison(study: BindingStudy) -> list[dict[str, str]]:
+def comparison(study: BindingStudy) -> list[Claim]:
     """A row a finding of the paper, and one for each check that it lacks."""
-    claims = [
+    return [
         _heads(study),
         *(_rank(study, name) for name in CONTRASTS),
         *_entities(study),
@@ -48,7 +39,6 @@ def comparison(study: BindingStudy) -> list[dict[str, str]]:
         _true_swaps(study.validation),
         _true_parts(study.validation),
     ]
-    return [claim._asdict() for claim in claims]
 
 
 def verdict(share: float, enough: float = USUALLY, some: float = 0.5) -> str:
@@ -59,13 +49,13 @@ def verdict(share: float, enough: float = USUALLY, some: float = 0.5) -> str:
     return "agrees" if share >= enough else "in part" if share >= some else "differs"
 
 
-def _heads(study: BindingStudy) -> BindingClaim:
+def _heads(study: BindingStudy) -> Claim:
     among, everywhere = len(study.scores.above(accuracy=0.3)), len(study.scores.above(accuracy_all=0.3))
     here = f"{among} among the labels (chance {study.scores.chance:.0%}), {everywhere} among all tokens"
-    return BindingClaim("heads that attend most to the right label in 30% of the prompts", "9", "", here)
+    return Claim("heads that attend most to the right label in 30% of the prompts", "9", "", here)
 
 
-def _rank(study: BindingStudy, name: str) -> BindingClaim:
+def _rank(study: BindingStudy, name: str) -> Claim:
     """The paper's ranks are those of its authors' programs, which read twins otherwise than its text."""
     frame, (low, high) = study.summary(), RANKS[name]
     found = frame[f"{name}_code"]
@@ -78,10 +68,10 @@ def _rank(study: BindingStudy, name: str) -> BindingClaim:
         f"{_span(frame[f'{name}_rank'])} by ours, and with "
         f"{study.features[name, study.heads[0]].n} examples {_span(frame[f'{name}_heldout'])} directions hold out"
     )
-    return BindingClaim(f"rank of {name}", f"usually {low} or {high}", how, here)
+    return Claim(f"rank of {name}", f"usually {low} or {high}", how, here)
 
 
-def _entities(study: BindingStudy) -> list[BindingClaim]:
+def _entities(study: BindingStudy) -> list[Claim]:
     """Whether ranks depend on the number of entities to draw from: the last step changes them by a tenth at most."""
     if not study.entities.rows:
         return []
@@ -93,12 +83,10 @@ def _entities(study: BindingStudy) -> list[BindingClaim]:
     here = "; ".join(f"{name!s} {', '.join(f'{mean:.1f}' for mean in series)}" for name, series in means.items())
     counts = ", ".join(str(n) for n in sorted(set(frame["entities"])))
     how = verdict(sum(flat) / len(flat)) if flat else "new"
-    return [
-        BindingClaim("ranks plateau with enough entities", "yes", how, f"energy rank with {counts} entities: {here}")
-    ]
+    return [Claim("ranks plateau with enough entities", "yes", how, f"energy rank with {counts} entities: {here}")]
 
 
-def _swaps(study: BindingStudy) -> BindingClaim:
+def _swaps(study: BindingStudy) -> Claim:
     """The paper's swaps: both move most of what whole keys do, and more than either alone."""
     effects = study.effects_paper
     ours, theirs = (
@@ -113,7 +101,7 @@ def _swaps(study: BindingStudy) -> BindingClaim:
         f"{whose} {', '.join(f'{name} {value:.2f}' for name, value in gains.items())}"
         for whose, gains in (("the paper's features:", theirs), ("ours:", ours))
     )
-    return BindingClaim(
+    return Claim(
         "swapping one feature shifts some attention, both most of it", "yes", how, f"{here}; whole keys {whole:.2f}"
     )
 
@@ -124,7 +112,7 @@ def _clear(effects: Effects, heads: Sequence[object]) -> int:
     return sum(gain > 2 * error for gain, error in gains)
 
 
-def _random(study: BindingStudy) -> BindingClaim:
+def _random(study: BindingStudy) -> Claim:
     """By what random subspaces move, not by whether features beat them: noise beats them too."""
     features, random = (_mean(study.effects_paper, study.heads, BOTH, control) for control in ("feature", "gaussian"))
     how = "agrees" if random <= LITTLE * features else "in part" if random <= MOST * features else "differs"
@@ -132,17 +120,17 @@ def _random(study: BindingStudy) -> BindingClaim:
         f"shift of attention by Gaussian subspaces {random:.2f}, by the paper's features {features:.2f}; to beat them "
         "is no evidence: noise does too"
     )
-    return BindingClaim("random subspaces have little effect", "yes (Gaussian)", how, here)
+    return Claim("random subspaces have little effect", "yes (Gaussian)", how, here)
 
 
-def _controls(study: BindingStudy) -> BindingClaim:
+def _controls(study: BindingStudy) -> Claim:
     rows = (("the paper's swaps", study.effects_paper, -1), ("ours", study.effects, 0))
     here = "; ".join(
         f"{whose} beat "
         + ", ".join(f"{one.title} in {_beaten(found, one.name, found.methods[at]):.0%}" for one in EVIDENCE)
         for whose, found, at in rows
     )
-    return BindingClaim("and harder controls", "not tested", "new", here)
+    return Claim("and harder controls", "not tested", "new", here)
 
 
 def _beaten(effects: Effects, control: str, method: str) -> float:
@@ -155,23 +143,23 @@ def _beaten(effects: Effects, control: str, method: str) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def _true_swaps(validation: Validation) -> BindingClaim:
+def _true_swaps(validation: Validation) -> Claim:
     """Swaps against prompts that really changed, in the heads in which the clue matters."""
 
     def said(row: Mapping[str, Any]) -> str:
         return f"leave {row['logit']:.2f} of the error (less than no edit in {row['logit_nearer']:.0f})"
 
     here = f"logits of the two keys, beside prompts that really changed: {_truth(validation, 'raw', said, _SWAPS)}"
-    return BindingClaim("a swap changes one feature and no other", "not tested", "new", here)
+    return Claim("a swap changes one feature and no other", "not tested", "new", here)
 
 
-def _true_parts(validation: Validation) -> BindingClaim:
+def _true_parts(validation: Validation) -> Claim:
     """Parts of logits against prompts that really changed, in the heads in which the clue matters."""
 
     def said(row: Mapping[str, Any]) -> str:
         return f"off by {row['relative_part_error']:.0%} of the true part ({row['absolute_part_error']:.2f} logits)"
 
-    return BindingClaim("logits split into features", "not tested", "new", _truth(validation, "raw sequential", said))
+    return Claim("logits split into features", "not tested", "new", _truth(validation, "raw sequential", said))
 
 
 _PARTS = {"contrast": "ours"}

@@ -1,0 +1,94 @@
+"""Pages that were mailed, opened from a file with the network blocked: looked at, clicked, usable by everybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_page import AXE
+
+import qkprism as qk
+from qkprism.explorer.keep import keep
+from test_atlas import explained
+from test_pipeline import contrast
+
+VIEWS = ("start", "why", "whatif", "heads", "contrast", "run")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A features run that kept answers of the model, with the scores of heads and an effects run beside it."""
+    model, atlas = explained()
+    folder = tmp_path_factory.mktemp("mailed")
+    texts = contrast(40)
+    features = qk.decompose(model, texts, rank=2, progress=False)
+    place = features.save(folder / "boxes")
+    qk.find_heads(model, texts, progress=False).save(place / "heads")
+    texts[:12].write(place / "contrast.jsonl")
+    keep(model, place, atlas)
+    effects = qk.intervene(model, texts[:6], features, draws=2, progress=False).save(folder / "effects")
+    qk.report(place, atlas).save(folder / "boxes.html")
+    qk.report(place, effects).save(folder / "both.html")
+    return folder
+
+
+def offline(page: Any, file: Path, view: str = "") -> None:
+    page.context.set_offline(True)
+    page.goto(file.as_uri() + (f"#view={view}" if view else ""))
+    page.wait_for_selector("#tabs button[aria-current=page]")
+    page.wait_for_function("document.getElementById('main').getAttribute('aria-busy') !== 'true'")
+
+
+def test_mailed__every_view_opens_and_numbers_lead_to_what_they_are_made_of(watched: Any, run: Path) -> None:
+    page = watched
+    offline(page, run / "boxes.html")
+    page.wait_for_selector(".map .cell[data-head='L1H2']")
+    page.locator(".sentences .link", has_text="Table: features").first.click()
+    page.wait_for_selector("section[aria-label='boxes'] table td:has-text('L0H0')")
+    page.go_back()
+    page.locator(".sentences .link", has_text="L").first.click()
+    page.wait_for_selector(".head-panel .feature")
+    page.go_back()
+    page.locator(".prompt-link").first.click()
+    page.wait_for_selector(".key-row")
+    page.locator(".head-row").nth(1).click()
+    for view in VIEWS:
+        page.click(f"#tabs button[data-view={view}]")
+        page.wait_for_function("() => !document.querySelector('#status').textContent")
+    for view in ("whatif", "contrast"):
+        page.click(f"#tabs button[data-view={view}]")
+        assert "qkprism explore boxes" in page.locator("main pre:visible").text_content()
+
+
+def test_mailed__a_feature_is_seen_with_the_texts_that_were_kept(watched: Any, run: Path) -> None:
+    page = watched
+    offline(page, run / "boxes.html")
+    best = qk.Features.load(run / "boxes").by_evidence()[0]
+    page.goto(f"{(run / 'boxes.html').as_uri()}#view=heads&head={best.head}")
+    page.wait_for_selector(".feature")
+    page.locator(".feature button", has_text="See keys and queries").first.click()
+    page.wait_for_selector(".feature .computed")
+
+
+def test_mailed__figures_are_drawn_without_the_network(watched: Any, run: Path) -> None:
+    page = watched
+    offline(page, run / "both.html", "run")
+    page.locator("button[data-figure=effects]").click()
+    page.wait_for_selector(".figure-place .main-svg")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_mailed__everybody_can_use_it(watched: Any, run: Path, view: str, scheme: str, width: int) -> None:
+    page = watched
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)
+    offline(page, run / "boxes.html", view)
+    page.wait_for_timeout(200)
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    serious = [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert serious == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

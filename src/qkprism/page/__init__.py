@@ -1,1 +1,0 @@
-"""Pages that a person opens: they read results and run no model."""
