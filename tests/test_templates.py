@@ -569,14 +569,31 @@ def test_read__mistakes_in_tables_have_their_line(tmp_path, table, message):
 def test_read__parquet_is_read_or_says_what_is_missing(tmp_path):
     path = tmp_path / "mine.parquet"
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow
     except ImportError:
         path.write_bytes(b"PAR1")
         with pytest.raises(QKPrismError, match="Parquet needs pyarrow; install it"):
             Contrast.read(path)
         return
-    import pandas as pd
+    import pyarrow.parquet as parquet
 
-    rows = [{"text": "a Z b O c", "positive": [2, 3], "negative": [[6, 7]], "group": None}]
-    pd.DataFrame(rows).to_parquet(path)
-    assert words(Contrast.read(path)[0].text.positive[0], Contrast.read(path)[0].text) == "Z"
+    rows = [{"text": f"a Z b O c{n}", "positive": [2, 3], "negative": [[6, 7]], "group": None} for n in range(700)]
+    table = pyarrow.Table.from_pylist(rows)
+    parquet.write_table(table, path, row_group_size=300)
+    texts = [row["text"] for row in rows]
+    found = Contrast.read(path)
+    assert [example.text.text for example in found] == texts
+    assert words(found[0].text.positive[0], found[0].text) == "Z"
+    for number, rows_of in enumerate((table[:300], table[300:])):  # shards, of both kinds
+        (tmp_path / "shards").mkdir(exist_ok=True)
+        parquet.write_table(rows_of, tmp_path / "shards" / f"{number}.parquet")
+        (tmp_path / "saved").mkdir(exist_ok=True)
+        with (
+            pyarrow.OSFile(str(tmp_path / "saved" / f"data-{number:05}-of-00002.arrow"), "wb") as file,
+            pyarrow.ipc.new_stream(file, table.schema) as stream,
+        ):
+            stream.write_table(rows_of)
+    for name in ("state.json", "dataset_info.json"):
+        (tmp_path / "saved" / name).write_text("{}")
+    for folder in ("shards", "saved"):
+        assert [example.text.text for example in Contrast.read(tmp_path / folder)] == texts

@@ -39,7 +39,7 @@ from qkprism.contrasts.markup import (
     chip,
     marked_html,
 )
-from qkprism.contrasts.tables import TABLES, table_rows
+from qkprism.contrasts.tables import TABLES, is_dataset, table_rows
 from qkprism.errors import QKPrismError
 from qkprism.files import path_of, whole_file, writing
 from qkprism.options import as_float, show
@@ -225,13 +225,15 @@ class Contrast:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Contrast:
-        """Read JSON lines, or a table: .csv, .tsv, .parquet with the fields of a line as columns.
+        """Read JSON lines, or a table with the fields of a line as columns: .csv, .tsv, .parquet, a folder of .parquet
+        files, a dataset that `datasets` saved to disk.
 
         Without a metadata line the name is the file's stem. The examples of a large file are checked once, and read
         again each time they are asked for: memory holds 16 bytes of each.
         """
         place = path_of(path)
-        return _read_table(place) if place.suffix.lower() in TABLES else _read(place)
+        is_table = place.suffix.lower() in TABLES or is_dataset(place)
+        return _read_table(place) if is_table else _read(place)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write JSON lines, all or nothing; `Contrast.read` gives the same contrast back."""
@@ -372,7 +374,9 @@ class _LineReader:
 
 
 def _is_large(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > LARGE
+    """Whether examples are read when they are asked for; of Parquet, which is packed, and of folders always."""
+    packed = path.is_dir() or path.suffix.lower() == ".parquet"
+    return packed or (path.is_file() and path.stat().st_size > LARGE)
 
 
 def _state(seen: os.stat_result) -> tuple[int, int]:

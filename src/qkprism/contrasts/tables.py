@@ -1,4 +1,4 @@
-"""Tables of examples: CSV, TSV and Parquet, a row an example and a column a field."""
+"""Tables of examples: CSV, TSV, Parquet and datasets on disk, a row an example and a column a field."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from qkprism.options import show
 
 TABLES = (".csv", ".tsv", ".parquet")
 _CELL_LIMIT = 1_000_000  # characters
+_AT_ONCE = 256  # rows of Parquet
 
 
 def table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The line of each row in the file, and its cells by column; empty cells are left out."""
-    rows = _parquet(path) if path.suffix.lower() == ".parquet" else _separated(path)
+    rows = _separated(path) if path.suffix.lower() in (".csv", ".tsv") else _columns(path)
     found = False
     for number, cells in rows:
         found = True
@@ -45,21 +46,54 @@ def _separated(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise QKPrismError(f"{path}:{reader.line_num + 1}: broken table: {error}") from error
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pandas as pd
+def is_dataset(path: Path) -> bool:
+    """Whether a folder holds Parquet files, or a dataset as `datasets.save_to_disk` writes it."""
+    return path.is_dir() and bool(_shards(path))
 
-    if not path.is_file():
+
+def _shards(path: Path) -> list[Path]:
+    """The files of a table, in their order."""
+    if not path.is_dir():
+        return [path]
+    if (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
+        return sorted(path.glob("*.arrow"))
+    return sorted(path.glob("*.parquet"))
+
+
+def _columns(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of Parquet or Arrow files, some at a time: no file is held whole."""
+    if not path.exists():
         raise QKPrismError(f"{path} cannot be read: there is no such file")
+    number = 0
     try:
-        frame = pd.read_parquet(path)
+        for shard in _shards(path):
+            for batch in _batches(shard):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, {str(name): _listed(cell) for name, cell in row.items()}
     except ImportError as error:
         raise QKPrismError(
             f"{path}: Parquet needs pyarrow; install it (pip install pyarrow), or save as CSV."
         ) from error
+    except QKPrismError:
+        raise
     except Exception as error:  # whatever the reader of a broken file raises
         raise QKPrismError(f"{path} cannot be read as Parquet: {show(str(error))}") from error
-    for number, row in enumerate(frame.to_dict("records"), start=1):
-        yield number, {str(name): _listed(cell) for name, cell in row.items()}
+
+
+def _batches(shard: Path) -> Iterator[Any]:
+    if shard.suffix == ".arrow":
+        from pyarrow import OSFile, ipc
+
+        with OSFile(str(shard)) as file, ipc.open_stream(file) as stream:
+            for batch in stream:
+                yield from (batch.slice(start, _AT_ONCE) for start in range(0, len(batch), _AT_ONCE))
+        return
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(shard) as file:
+        for group in range(file.num_row_groups):
+            yield from file.iter_batches(_AT_ONCE, row_groups=[group])
 
 
 def _listed(cell: Any) -> Any:

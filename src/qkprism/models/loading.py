@@ -7,6 +7,7 @@ converted once into the user's cache, because converting takes ten times as long
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import shutil
@@ -171,7 +172,7 @@ def _convert(gguf: Path, target: Path) -> None:
     # Before 5.17 transformers had no such config and always dequantized.
     config = getattr(transformers, "GgufConfig", None)
     settings = {} if config is None else {"quantization_config": config(dequantize=True)}
-    with _without_bars():
+    with _without_bars(), _without_gguf_bar():
         hf, report = AutoModelForCausalLM.from_pretrained(
             **where, dtype=torch.float32, output_loading_info=True, **settings
         )
@@ -256,6 +257,17 @@ def _without_bars() -> Iterator[None]:
     finally:
         if shown:
             transformers.utils.logging.enable_progress_bar()
+
+
+@contextmanager
+def _without_gguf_bar() -> Iterator[None]:
+    """The bar over tensors of a GGUF file does not listen to the switch of transformers."""
+    module = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    former, module.tqdm = module.tqdm, lambda items, **_: items  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        module.tqdm = former  # type: ignore[attr-defined]
 
 
 @contextmanager
