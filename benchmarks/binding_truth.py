@@ -9,6 +9,7 @@ import argparse
 
 import qkprism as qk
 from qkprism.studies.binding import choose_heads
+from qkprism.studies.binding_prompts import binding_prompts
 
 FREE, FIXED = {"order": "order", "lexical": "lexical"}, {"order": "order_fixed", "lexical": "lexical"}
 RECIPES = {
@@ -32,10 +33,10 @@ def main() -> None:
     given = parser.parse_args()
     model = qk.load("smollm2")
     sizes = {"n_train": given.train, "n_test": given.tests}
-    task = qk.tasks.binding(given.pairs, given.seed, given.schema, tokenizer=model.tokenizer, **sizes)
-    heads, _ = choose_heads(qk.find_heads(model, task.search))
-    found = qk.decompose(model, {**task.contrasts, **task.extra}, recipes=RECIPES, heads=heads, seed=given.seed)
-    pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
+    prompts = binding_prompts(given.schema, given.pairs, given.seed, tokenizer=model.tokenizer, **sizes)
+    heads, _ = choose_heads(qk.find_heads(model, prompts.task.search))
+    found = qk.decompose(model, {**prompts.contrasts, **prompts.extra}, recipes=RECIPES, heads=heads, seed=given.seed)
+    pairs = {name: prompts.counterfactuals(name) for name in ("order", "lexical")}
     table = qk.validate(model, pairs, found, methods=["contrast", "raw"]).summary()
     print(f"{len(heads)} heads: {', '.join(map(str, heads))}")
     print(

@@ -17,21 +17,11 @@ from pathlib import Path
 import pandas as pd
 
 import qkprism as qk
-from qkprism.contrasts.words import words
 from qkprism.results.validation import CLEAR, TruthCheck, over_heads
 from qkprism.studies.binding import choose_heads
-from qkprism.tasks import Schema
-from qkprism.tasks.schemas import PEOPLE
+from qkprism.studies.binding_prompts import binding_prompts
 
-OWNERS = Schema(
-    "owners",
-    words("objects"),
-    PEOPLE,
-    clause="the {entity} belongs to {label}",
-    cloze="The {entity} belongs to",
-    question="To whom does the {entity} belong?",
-    answer="Answer:",
-)
+OWNERS = Path(__file__).with_name("owners.toml")
 SCHEMAS = {"boxes": "boxes", "cities": "cities", "drinks": "drinks", "owners": OWNERS}
 SETTINGS = [(schema, pairs, seed) for seed in (3, 4, 5) for pairs in (9, 5) for schema in SCHEMAS]
 METHODS = ["conditional", "contrast", "raw"]
@@ -57,10 +47,10 @@ SIZES = {"n_train": 300, "n_test": 128}
 
 def run(model: qk.Model, schema: str, pairs: int, seed: int) -> list[dict[str, object]]:
     """All checks of one setting, as rows."""
-    task = qk.tasks.binding(pairs, seed, SCHEMAS[schema], tokenizer=model.tokenizer, **SIZES)
-    heads, _ = choose_heads(qk.find_heads(model, task.search, progress=False))
-    features = qk.decompose(model, task.contrasts, heads=heads, seed=seed, progress=False)
-    truth = {name: task.counterfactuals(name) for name in ("order", "lexical")}
+    prompts = binding_prompts(SCHEMAS[schema], pairs, seed, tokenizer=model.tokenizer, **SIZES)
+    heads, _ = choose_heads(qk.find_heads(model, prompts.task.search, progress=False))
+    features = qk.decompose(model, prompts.contrasts, heads=heads, seed=seed, progress=False)
+    truth = {name: prompts.counterfactuals(name) for name in ("order", "lexical")}
     found = qk.validate(model, truth, features, methods=METHODS, progress=False)
     return [
         {"schema": schema, "pairs": pairs, "seed": seed, "matters": check.matters, **check._asdict()}

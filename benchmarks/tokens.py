@@ -14,8 +14,7 @@ from qkprism.contrasts import Example
 from qkprism.models.encoding import Encoder
 from qkprism.models.forest import tree_size
 from qkprism.studies.binding import MOST_FOR_ENTITIES, SIZES
-from qkprism.tasks import BindingTask
-from qkprism.tasks.scenes import FACTORS
+from qkprism.studies.binding_prompts import BindingPrompts, binding_prompts
 
 Row = tuple[tuple[int, ...], ...]  # the tokens of texts that are run together
 
@@ -27,26 +26,28 @@ def main() -> None:
     given = parser.parse_args()
     tokenizer, size = qk.load("smollm2").tokenizer, SIZES[given.size]
     options = {"phrasing": given.phrasing, "tokenizer": tokenizer}
-    task = qk.tasks.binding(n_search=size.search, n_train=size.train, n_test=size.test, **options)
+    prompts = binding_prompts("boxes", n_search=size.search, n_train=size.train, n_test=size.test, **options)
+    task = prompts.task
     encoder = Encoder.of(tokenizer, task.encoding)
 
     def rows(examples: Iterable[Example]) -> list[Row]:
         return [tuple(text.ids for text in example.texts) for example in encoder.encode(enumerate(examples))]
 
-    def twins(task: BindingTask) -> list[Row]:
-        return joined([rows(contrast) for contrast in task.contrasts.values()])
+    def twins(prompts: BindingPrompts) -> list[Row]:
+        return joined([rows(contrast) for contrast in prompts.contrasts.values()])
 
-    reflexive = rows(task.extra["reflexive"][: size.reflexive])
-    changed = [rows(pair[1] for pair in task.counterfactuals(factor)) for factor in FACTORS]
+    reflexive = rows(prompts.extra["reflexive"][: size.reflexive])
+    factors = ("order", "lexical", "label")
+    changed = [rows(pair[1] for pair in prompts.counterfactuals(factor)) for factor in factors]
     parts = {
         "search": rows(task.search),
-        "order, the paper's": rows(task.extra["order_fixed"]),
-        "order, lexical and reflexive twins": joined([twins(task), reflexive]),
+        "order, the paper's": rows(prompts.extra["order_fixed"]),
+        "order, lexical and reflexive twins": joined([twins(prompts), reflexive]),
         "tests": joined([rows(task.test), *changed]),
         "effect on the output, unedited": rows(task.test),
     }
     for n in size.entities:
-        few = qk.tasks.binding(n_search=1, n_train=MOST_FOR_ENTITIES, n_test=1, n_entities=n, **options)
+        few = binding_prompts("boxes", n_search=1, n_train=MOST_FOR_ENTITIES, n_test=1, n_entities=n, **options)
         parts[f"{n} entities"] = twins(few)
     counted = {name: counts(own) for name, own in parts.items()}
     counted["in all"] = tuple(map(sum, zip(*counted.values(), strict=True)))

@@ -19,6 +19,7 @@ from qkprism.explorer.what_if import Meeting, Wish, feature_variants
 from qkprism.heads import Head
 from qkprism.models.encoding import encode
 from qkprism.results.features import Features
+from qkprism.studies.binding_prompts import binding_prompts
 from qkprism.subspaces.conditions import CONDITIONAL, layer_conditions, methods_of
 from qkprism.subspaces.intervention import intervene_vectors, key_changes
 from qkprism.subspaces.modulation import head_modulation, layer_amplitudes, modulation_of, why_not_conditional
@@ -300,7 +301,7 @@ def test_interactions__say_how_much_stronger_with_a_test_and_a_figure(multiplied
 
 @pytest.fixture(scope="module")
 def bound():
-    model, task = load("llama"), qk.tasks.binding(3, n_train=60, n_test=8)
+    model, task = load("llama"), binding_prompts("boxes", 3, n_train=60, n_test=8)
     return model, task, qk.decompose(model, task.contrasts, heads=MODEL_HEADS, rank=2, progress=False)
 
 
@@ -315,7 +316,7 @@ def test_model__labels_of_few_values_are_summed_by_and_the_order_modulates(bound
 
 def test_model__attention_after_the_exchange_is_that_of_the_really_edited_model(bound):
     model, task, features = bound
-    item = task.test[0]
+    item = task.task.test[0]
     (encoded,) = encode(model.tokenizer, [item])
     aim = given_aims([encoded], 0)[0]
     effects = qk.intervene(model, [item], features, draws=1, progress=False)

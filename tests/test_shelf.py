@@ -18,7 +18,17 @@ from tokenizers_for_tests import default_tokenizer
 
 NAMES = [
     *("bracket", "boxes", "category", "cities", "code", "coreference", "coreference_number", "digit", "drinks"),
-    *("duplicate", "greater", "indirect_object", "induction", "json", "language", "opposite", "previous_token"),
+    *(
+        "duplicate",
+        "filter",
+        "greater",
+        "indirect_object",
+        "induction",
+        "json",
+        "language",
+        "opposite",
+        "previous_token",
+    ),
     *("sentence_boundary", "sink", "subject_verb"),
 ]
 POSITIONS = {"previous_token", "sentence_boundary", "sink"}

@@ -16,17 +16,18 @@ import qkprism as qk
 import studied
 from mailed import answer_in, said_in
 from qkprism import QKPrismError, cli, store
+from qkprism.contrasts.words import words
 from qkprism.results.scores import MEASURES, HeadScores
 from qkprism.store import Parts
 from qkprism.studies import BindingStudy, binding_words, compare, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.binding_claims import comparison
 from qkprism.studies.binding_figures import CAPTIONS, tables
+from qkprism.studies.binding_prompts import binding_prompts
 from qkprism.studies.jobs import template_of
-from qkprism.tasks.schemas import SCHEMAS
 from tiny import one_thread  # noqa: F401
 
-KNOWN = SCHEMAS["boxes"].entities + SCHEMAS["boxes"].labels
+KNOWN = words("objects") + words("letters")
 TINY = studies.BindingSize(search=12, train=60, reflexive=40, test=6, shown=4, draws=2, outcome_draws=1)
 
 
@@ -82,8 +83,8 @@ def test_binding__whole_study_is_kept_and_taken_up_again(name, made, tmp_path, m
 @pytest.mark.filterwarnings("ignore:Only")
 def test_binding__features_are_those_of_what_the_task_hands_out(made):
     model, study = made[0], BindingStudy.load(made[1])
-    task = qk.tasks.binding(3, tokenizer=model.tokenizer, n_train=TINY.train)
-    found = qk.decompose(model, task.contrasts, heads=study.heads, rank="own", progress=False)
+    prompts = binding_prompts("boxes", 3, tokenizer=model.tokenizer, n_train=TINY.train)
+    found = qk.decompose(model, prompts.contrasts, heads=study.heads, rank="own", progress=False)
     assert found.choices == study.features.choices
     assert found.provenance["contrasts"] == study.features.provenance["contrasts"]
     for key, feature in study.features.items():
@@ -125,8 +126,8 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     [
         (["--preset", "gpt5"], "not a preset"),
         (["--entities", "ten"], "not a list of numbers"),
-        (["--schema", "planets"], "unknown schema"),
-        (["--phrasing", "haiku"], "unknown phrasing"),
+        (["--schema", "planets"], "planets is no template"),
+        (["--phrasing", "haiku"], "has no phrasing"),
         (["--size", "huge"], "not a size"),
         (["--umap"], "needs umap-learn"),
     ],
@@ -297,7 +298,7 @@ def test_binding__bad_input_is_one_clear_line(tmp_path):
     short.hf.config.max_position_embeddings = 8
     for wrong, says in [
         (lambda: study_binding(model, tmp_path / "x", size="huge"), "not a size of this study"),
-        (lambda: study_binding(model, tmp_path / "x", schema="planets"), "unknown schema"),
+        (lambda: study_binding(model, tmp_path / "x", schema="planets"), "planets is no template"),
         (lambda: study_binding(model, tmp_path / "other", n_pairs=3), "not the folder of a study"),
         (lambda: study_binding(model, tmp_path / "toy", n_pairs=3), "a study of another kind"),
         (lambda: study_binding(short, tmp_path / "y", n_pairs=3), "more than the 8 positions"),

@@ -12,6 +12,7 @@ import qkprism as qk
 import studied
 from mailed import answer_in, said_in
 from qkprism import QKPrismError, cli
+from qkprism.contrasts.words import words
 from qkprism.core.projectors import span_projector
 from qkprism.figures.filter import filter_drawings
 from qkprism.studies import FilterStudy, study_filter
@@ -26,12 +27,12 @@ from qkprism.studies.filter_claims import (
     rank_of_one_query,
     share_of_whole,
 )
+from qkprism.studies.filter_prompts import CATEGORIES
 from qkprism.subspaces.crossing import crossing
 from qkprism.subspaces.separation import separation
-from qkprism.tasks.categories import CATEGORIES
 from tiny import one_thread  # noqa: F401
 
-KNOWN = tuple(dict.fromkeys(item for category in CATEGORIES.values() for item in category.items))
+KNOWN = tuple(dict.fromkeys(item for name in CATEGORIES for item in words(name)))
 TINY = studies.FilterSize(search=26, train={"five": 8, "all": 8}, test=13, pictured=13, draws=2)
 
 
@@ -200,7 +201,7 @@ def test_separation__errors_are_over_items_and_copies_are_no_neighbours(run):
     scope = run[2].scopes["five"]
     head, test = scope.features.heads[-1], scope.test
     items, labels = test.labels["item"], test.labels["category"]
-    assert {item for item in items if labels[items.index(item)] == "fruits"} <= set(CATEGORIES["fruits"].items)
+    assert {item for item in items if labels[items.index(item)] == "fruits"} <= set(words("fruits"))
     assert not set(items) & set(scope.train.labels["item"])
     feature = scope.compared["pooled", head]
     ours, theirs = (feature.key_coordinates(own.key[str(head)]) for own in (scope.train, test))
@@ -262,10 +263,10 @@ def test_filter__bad_input_is_one_clear_line(llama, tmp_path):
     splits = load("llama3", known=())
     for wrong, says in [
         (lambda: study_filter(llama, tmp_path / "x", size="huge"), "not a size of this study"),
-        (lambda: study_filter(llama, tmp_path / "x", phrasing="song"), "unknown phrasing"),
+        (lambda: study_filter(llama, tmp_path / "x", phrasing="song"), "has no phrasing 'song'"),
         (lambda: study_filter(llama, tmp_path / "other"), "a study of another kind"),
         (lambda: study_filter(short, tmp_path / "y", progress=False), "more than the 8 positions"),
-        (lambda: study_filter(splits, tmp_path / "y"), "items of the category 'fruits'"),
+        (lambda: study_filter(splits, tmp_path / "y"), "of the list 'fruits' are one token"),
         (lambda: study_filter(llama, tmp_path / "z", phrasing="chat", progress=False), "chat template"),
     ]:
         with pytest.raises(QKPrismError, match=says):

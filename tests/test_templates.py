@@ -113,6 +113,131 @@ def test_task__plain_contrast_without_twins():
     assert task.contrasts["mine"] is task.contrast
 
 
+ROWS = BOXES.replace('"sample(things, places)"', '"row(things)"').replace('"sample(boxes, places)"', '"row(boxes)"')
+
+
+def spread(values):
+    """How much more often the most common value comes than the rarest."""
+    counts = Counter(values).values()
+    return max(counts) - min(counts)
+
+
+@pytest.mark.parametrize("n", [24, 61, 150])
+def test_row__every_word_is_asked_for_equally_often_on_either_side(n):
+    task = made(ROWS, n_train=n)
+    for variable, column in (("thing", 0), ("box", 1)):
+        for side in (0, 1):
+            texts = [example.texts[side] for example in task.contrasts[variable]]
+            asked = [rows(text)[0][text.positive[0].labels["order"]][column] for text in texts]
+            assert spread(asked) <= 1
+            assert len(set(asked)) > 15 or n < 60
+    for variable in ("thing", "box"):
+        for example in task.contrasts[variable]:
+            assert len({word for pair in rows(example.twin)[0] for word in pair}) == 8
+            assert not set(rows(example.twin)[0]) <= set(rows(example.text)[0])
+
+
+def test_row__of_as_many_words_as_places_has_no_twin():
+    few = ROWS.replace('"letters"', '["A", "B", "C", "D"]')
+    shared = few.replace("places = 4", 'places = 4\nshared = ["boxes"]')
+    with pytest.raises(QKPrismError, match=r"mine.toml:17: a row of 4 is more than the 3 there are; .*share it"):
+        made(few)
+    with pytest.raises(QKPrismError, match=r"twins: 'box' has '[A-D]', and no list has another word"):
+        made(shared)
+    task = made(shared.replace('twins = ["thing", "box", "order"]', 'twins = "thing"'))
+    assert task.words["boxes"] == task.held_out["boxes"] == ("A", "B", "C", "D")
+    assert spread(words(example.text.positive[0], example.text) for example in task.contrast) == 0
+
+
+def test_turn__each_comes_equally_often_and_another_in_the_twin():
+    source = """
+question = "?"
+twins = "kind"
+prompt = "a {{ kind }} {{ other }} {{ pos(kind) }} {{ neg(other) }}"
+[words]
+list = ["a", "b", "c", "d", "e", "f"]
+[draw]
+kind = "turn(list)"
+other = "turn(list, without=kind)"
+"""
+    task = made(source, n_train=43)
+    for side in (0, 1):
+        assert spread(example.texts[side].text.split()[1] for example in task.contrasts["kind"]) <= 1
+    assert all(e.text.text.split()[1] != e.twin.text.split()[1] for e in task.contrasts["kind"])
+    assert all(len(set(e.text.text.split()[1:3])) == 2 for e in task.contrast)
+
+
+NAMED = """
+question = "?"
+places = 2
+answer.chat = "It is"
+[prompt]
+plain = "x {{ key(0, word[0]) }} {{ key(1, word[1]) }}"
+chat = '''
+y
+{{ key(0, word[0]) }} {{ key(1, word[1]) }}'''
+[words]
+list = "objects"
+[draw]
+word = "row(list)"
+"""
+
+
+def test_phrasings__are_prompts_by_name_and_the_answer_may_be_of_one():
+    first, plain, chat = made(NAMED), made(NAMED, phrasing="plain"), made(NAMED, phrasing="chat")
+    assert first.contrast.digest == plain.contrast.digest
+    assert {example.text.text[0] for example in first.contrast} == {"x"}
+    assert {example.text.text[0] for example in chat.contrast} == {"y"}
+    assert (plain.chat, chat.chat) == (None, {"answer_prefix": "It is"})
+    assert chat.words == plain.words
+    with pytest.raises(QKPrismError, match="has no phrasing 'rap'; use plain, chat"):
+        made(NAMED, phrasing="rap")
+    with pytest.raises(QKPrismError, match="mine has no phrasing 'plain'; it has none by name"):
+        made(phrasing="plain")
+
+
+def test_phrasings__a_mistake_in_any_has_its_line(file):
+    def said(text):
+        return [(mistake.line, mistake.message) for mistake in check(file(text)).mistakes]
+
+    assert check(file(NAMED)).mistakes == ()
+    ((line, _),) = said(NAMED.replace("y\n{{ key(0", "y\n{{ kye(0"))
+    assert line == 9
+    ((line, _),) = said(NAMED.replace("y\n{{ key(0, word[0])", "y\n{{ key(0, word[7])"))
+    assert line == 9
+    wrong = said(NAMED.replace("answer.chat", "answer.rap").replace("places = 2", 'shared = "lists"'))
+    assert (3, "shared: there is no 'lists'; there are list") in wrong
+    assert (4, "answer: there is no 'rap'; there are plain, chat") in wrong
+
+
+def test_task__places_and_variables_can_be_set():
+    task = made(ROWS, places=3, goal="moon")
+    assert {len(rows(example.text)[0]) for example in (*task.contrast, *task.test)} == {3}
+    assert {rows(example.text)[1] for example in task.contrast} == {"moon"}
+    with pytest.raises(
+        QKPrismError, match="mine has no 'things' to be set; there are places, shared, thing, box, goal"
+    ):
+        made(ROWS, things=["hat", "jam"])
+
+
+def test_from_words__draws_the_contrasts_of_other_words():
+    task = made(ROWS)
+    few = task.from_words(things=task.words["things"][:5])
+    assert {thing for e in few.contrast for thing, _ in rows(e.text)[0]} == set(task.words["things"][:5])
+    assert few.test.digest == task.test.digest
+
+
+def test_fixed__has_the_same_words_and_the_same_question_in_every_prompt():
+    fixed = made(ROWS, n_train=48).fixed("thing")
+    assert len(fixed) == 48
+    assert len({rows(example.text)[1] for example in fixed}) == 1
+    orders = {tuple(thing for thing, _ in rows(example.text)[0]) for example in fixed}
+    assert len({frozenset(order) for order in orders}) == 1
+    assert len(orders) > 10
+    assert spread(example.text.positive[0].labels["order"] for example in fixed) == 0
+    assert spread(words(example.text.positive[0], example.text) for example in fixed) == 0
+
+
 # Twins and exchanges: one thing changes
 
 
@@ -139,10 +264,13 @@ def test_twin__order_exchanges_two_places_and_the_marks_follow():
         assert words(example.text.positive[0], example.text) == words(example.twin.positive[0], example.twin)
 
 
-def test_twins__share_the_texts_of_the_plain_contrast():
+def test_twins__share_the_texts_of_the_plain_contrast_and_keys_are_labelled_with_what_changes():
     task = made()
-    for contrast in task.contrasts.values():
-        assert [example.text for example in contrast] == [example.text for example in task.contrast]
+    for name, contrast in task.contrasts.items():
+        assert [example.text.text for example in contrast] == [example.text.text for example in task.contrast]
+        assert contrast.key_labels == ("order", "thing", *(["box"] if name == "box" else []))
+    for text in (text for example in task.contrasts["box"] for text in example.texts):
+        assert all(words(key, text) == key.labels["box"] for key in (*text.positive, *text.negative))
 
 
 @pytest.mark.parametrize("factor", ["thing", "box", "order"])
@@ -347,7 +475,7 @@ def test_words__too_few_for_the_test_say_where():
         ('"letters"', '"leters"', 13, "no list of words is called 'leters'", "boxes"),
         ('"letters"', '["a"]', 13, "the list 'boxes' has 1 words; it needs at least 2", "boxes"),
         ("sample(boxes, places)", "sample(boxes, places", 17, "unexpected end of template", "box"),
-        ("sample(boxes, places)", "sample(boxes)", 17, "sample() missing 1 required positional argument", "box"),
+        ("sample(boxes, places)", "sample(boxes)", 17, "argument: 'count'", "box"),
         ("sample(boxes, places)", "sample(boxes, 99)", 17, "a sample of 99 is more than", "sample"),
         ('goal = "thing[asked]"', 'goal = "thing[askd]"', 18, "did you mean 'asked'?", "askd"),
         ('goal = "thing[asked]"', 'key = "thing[asked]"', 18, "'key' cannot be the name of a variable", "key"),

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkprism import tasks, toy
+    from qkprism import toy
     from qkprism.atlas.atlas import Atlas
     from qkprism.atlas.explain import explain
     from qkprism.atlas.explanation import Explanation
@@ -82,7 +82,6 @@ __all__ = [
     "run_shelf",
     "survey",
     "task",
-    "tasks",
     "toy",
     "validate",
 ]
@@ -123,7 +122,7 @@ _NAMES = {
     "studies.shelf_result": ("Shelf",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = {"tasks", "toy", *(module.partition(".")[0] for module in _NAMES)}
+_ROOMS = {"toy", *(module.partition(".")[0] for module in _NAMES)}
 
 
 if not TYPE_CHECKING:

@@ -38,7 +38,7 @@ def binding(
     preset: PresetOption = "smollm2",
     model: StudyModelOption = None,
     pairs: Annotated[int, typer.Option(help="Entities, each with its label, in a prompt.", min=2)] = 9,
-    schema: Annotated[str, typer.Option(help="boxes, cities or drinks.")] = "boxes",
+    schema: Annotated[str, typer.Option(help="boxes, cities, drinks, or a template of your own (.toml).")] = "boxes",
     phrasing: PhrasingOption = None,
     size: SizeOption = None,
     seed: SeedOption = 0,

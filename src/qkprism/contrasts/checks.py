@@ -68,6 +68,8 @@ def check(
     try:
         drawn = task(template, seed, tokenizer, n_train=n, n_search=1, n_test=max(n // 4, 1))
         changed = tuple(_exchanges(template, drawn))
+        for phrasing in template.phrasings[1:]:
+            task(template, seed, tokenizer, n_train=_FEW, n_search=1, n_test=1, phrasing=phrasing)
     except TemplateError as error:
         return replace(found, mistakes=(error.mistake,))
     except QKPrismError as error:

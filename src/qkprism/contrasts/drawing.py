@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from random import Random
 from typing import Any
 
 from qkprism.contrasts.markup import Span, Text
-from qkprism.contrasts.rounds import balanced, balanced_pairs
+from qkprism.contrasts.rounds import balanced, balanced_pairs, pair_at
 from qkprism.contrasts.sandbox import ITEM_LIMIT, Compiled, Fault, Mark
 from qkprism.contrasts.templates import ORDER, Mistake, Template
 from qkprism.errors import QKPrismError
@@ -59,10 +60,10 @@ class Writer:
     template: Template
     lists: Mapping[str, tuple[str, ...]]
 
-    def text(self, roll: Roll) -> Text:
-        """The text of a roll."""
+    def text(self, roll: Roll, changed: Values | None = None, label: str = "") -> Text:
+        """The text of a roll, perhaps with other values of some variables; keys are labelled with `label` too."""
         with self.template.sandbox.one_prompt():
-            return self._write(roll, self.values(roll))
+            return self._write(roll, self.values(roll, changed), label)
 
     def twin(self, roll: Roll, variable: str) -> Text:
         """The text in which one value of a variable is another, with all that follows from it."""
@@ -70,8 +71,7 @@ class Writer:
             return self.exchanged(roll, ORDER)
         with self.template.sandbox.one_prompt():
             changed = self._redrawn(roll, self.values(roll), variable)
-        with self.template.sandbox.one_prompt():
-            return self._write(roll, self.values(roll, {variable: changed}))
+        return self.text(roll, {variable: changed}, variable)
 
     def exchanged(self, roll: Roll, variable: str) -> Text:
         """The text in which the values at the places asked and other changed places, and nothing else."""
@@ -85,18 +85,22 @@ class Writer:
         if template.places:
             values |= {"places": template.places, "asked": roll.asked, "other": roll.other}
         for name, draw in template.draws.items():
-            values[name] = changed[name] if name in changed else self._drawn(name, draw, values, roll.rng(name))
+            values[name] = changed[name] if name in changed else self._drawn(roll, name, draw, values)
         return values
 
-    def _drawn(self, name: str, draw: Any, values: Values, rng: Random) -> Any:
+    def _drawn(
+        self, roll: Roll, name: str, draw: Any, values: Values, rng: Random | None = None, *, twin: bool = False
+    ) -> Any:
         if not isinstance(draw, Compiled):
             return draw
         with placed(self.template, ("draw", name)):
-            return self.template.sandbox.value(draw, {**values, **functions(rng, self.lists, values)})
+            drawing = _Drawing(roll, name, rng or roll.rng(name), twin)
+            return self.template.sandbox.value(draw, {**values, **functions(drawing, self.lists, values)})
 
-    def _write(self, roll: Roll, values: Values) -> Text:
+    def _write(self, roll: Roll, values: Values, label: str = "") -> Text:
         with placed(self.template, prompt_path(self.template, roll)):
-            known = {**values, **functions(roll.rng("prompt"), self.lists, values)}
+            drawing = _Drawing(roll, "prompt", roll.rng("prompt"), label=label)
+            known = {**values, **functions(drawing, self.lists, values)}
             return joined(self.template.sandbox.write(self.template.prompts[roll.prompt], known))
 
     # changes
@@ -117,16 +121,18 @@ class Writer:
         return isinstance(value, list) and len(value) == self.template.places
 
     def _redrawn(self, roll: Roll, values: Values, variable: str) -> Any:
-        value, rng = values[variable], roll.rng(f"{variable} of the twin")
+        value, draw = values[variable], self.template.draws[variable]
+        if (twin := self._drawn(roll, variable, draw, values, twin=True)) != value:
+            return twin
+        rng = roll.rng(f"{variable} of the twin")
         if isinstance(value, list) and self.template.places and roll.asked < len(value):
             return [
                 *value[: roll.asked],
                 self._unused(value[roll.asked], values, variable, rng),
                 *value[roll.asked + 1 :],
             ]
-        draw = self.template.draws[variable]
         for _ in range(_TRIES):
-            again = self._drawn(variable, draw, values, rng)
+            again = self._drawn(roll, variable, draw, values, rng)
             if again != value:
                 return again
         raise self._wrong("twins", variable, f"is the same in {_TRIES} draws")
@@ -148,7 +154,8 @@ class Writer:
 
 def prompt_path(template: Template, roll: Roll) -> tuple[str | int, ...]:
     """Where the prompt of a roll stands in the file."""
-    one_of_several: tuple[str | int, ...] = ("prompt", roll.prompt)
+    named = template.phrasings[roll.prompt] if template.phrasings else roll.prompt
+    one_of_several: tuple[str | int, ...] = ("prompt", named)
     return one_of_several if one_of_several in template.lines else ("prompt",)
 
 
@@ -210,8 +217,42 @@ def _words(value: Any) -> Iterator[Any]:
 # What can be called in a template
 
 
-def functions(rng: Random, lists: Mapping[str, Sequence[str]], values: Values) -> dict[str, Callable[..., Any]]:
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """For which variable of which prompt functions draw, and from which numbers; `label` is one that keys get too."""
+
+    roll: Roll
+    name: str
+    rng: Random
+    twin: bool = False
+    label: str = ""
+
+
+def functions(drawing: _Drawing, lists: Mapping[str, Sequence[str]], values: Values) -> dict[str, Callable[..., Any]]:
     """The functions of a template, with the numbers that they draw from."""
+    roll, rng, turns = drawing.roll, drawing.rng, count()
+
+    def pair(pool: Sequence[Any]) -> tuple[Any, Any]:
+        """What comes next, each item equally often on either side, and what a twin has in its place."""
+        if not pool:
+            raise Fault("there is nothing to choose from")
+        return pair_at(pool, roll.number - 1, f"{roll.seed} {drawing.name} {next(turns)}")
+
+    def turn(items: Any, without: Any = ()) -> Any:
+        """One item; over the prompts, and over their twins, each comes equally often."""
+        return pair(_pool(items, without))[drawing.twin]
+
+    def row(items: Any, without: Any = ()) -> list[Any]:
+        """An item for every place, none twice; over the prompts each stands equally often at the place asked."""
+        if "asked" not in values:
+            raise Fault("row() needs places: say how many there are (places = 5), or use sample()", word="row")
+        pool, places = _pool(items, without), values["places"]
+        if len(pool) < places:
+            few = f"a row of {places} is more than the {len(pool)} there are"
+            raise Fault(f"{few}; use a longer list, or let contrasts and test share it (shared)", word="row")
+        both = pair(pool) if len(pool) > places else pair(pool)[:1] * 2  # without one to spare there is no twin
+        others = rng.sample([item for item in pool if item not in both], places - 1)
+        return [*others[: roll.asked], both[drawing.twin], *others[roll.asked :]]
 
     def sample(items: Any, count: Any, without: Any = ()) -> list[Any]:
         """`count` items, none twice, in random order."""
@@ -259,6 +300,9 @@ def functions(rng: Random, lists: Mapping[str, Sequence[str]], values: Values) -
         """A key: positive at the place asked, the target at the other, else negative."""
         if "asked" not in values:
             raise Fault("key() needs places: say how many there are (places = 5), or use pos() and neg()", word="key")
+        labelled = values.get(drawing.label)
+        if isinstance(labelled, list) and isinstance(place, int) and 0 <= place < len(labelled):
+            labels.setdefault(drawing.label, labelled[place])
         if place == values["asked"]:
             return _mark("+", word, labels)
         return _mark("-", word, labels, target=place == values.get("other", _NOWHERE))
@@ -269,6 +313,8 @@ def functions(rng: Random, lists: Mapping[str, Sequence[str]], values: Values) -
         "shuffle": shuffle,
         "number": number,
         "each": each,
+        "turn": turn,
+        "row": row,
         "range": _range,
         "part": _part,
         "key": key,

@@ -23,8 +23,18 @@ def balanced_pairs(values: Sequence[Value], count: int, rng: Random) -> list[tup
     return list(islice(_rounds(values, rng), count))
 
 
+def pair_at(values: Sequence[Value], number: int, seed: str) -> tuple[Value, Value]:
+    """The pair of a number, counted from 0, as `balanced_pairs` has them: without those before it."""
+    rounds, place = divmod(number, len(values))
+    return _round(values, Random(f"{seed} {rounds}"))[place]
+
+
 def _rounds(values: Sequence[Value], rng: Random) -> Iterator[tuple[Value, Value]]:
     while True:
-        row = rng.sample(values, len(values))
-        step = rng.randrange(1, len(row)) if len(row) > 1 else 0
-        yield from zip(row, row[step:] + row[:step], strict=True)
+        yield from _round(values, rng)
+
+
+def _round(values: Sequence[Value], rng: Random) -> list[tuple[Value, Value]]:
+    row = rng.sample(values, len(values))
+    step = rng.randrange(1, len(row)) if len(row) > 1 else 0
+    return list(zip(row, row[step:] + row[:step], strict=True))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qkprism.contrasts.examples import Contrast
 from qkprism.contrasts.fitting import Tokenizer
@@ -73,7 +73,7 @@ def resolve(
 def _task(name: str, part: TaskPart, tokenizer: Tokenizer | None, limit: int | None, seed: int) -> Task:
     from qkprism.contrasts.tasks import task
 
-    sizes = {"n_train": 1, "n_search": 1, "n_test": 1}
+    sizes: dict[str, Any] = {"n_train": 1, "n_search": 1, "n_test": 1}
     size = {"contrast": "n_train", "search": "n_search", "test": "n_test"}[part]
     sizes[size] = limit or {"n_train": 300, "n_search": 256, "n_test": 128}[size]
     return task(name, seed=seed, tokenizer=tokenizer, **sizes)

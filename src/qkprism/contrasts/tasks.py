@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from qkprism.contrasts.drawing import Roll, TemplateError, Writer, placed, prompt_path, rolls
+from qkprism.contrasts.drawing import Roll, TemplateError, Values, Writer, placed, prompt_path, rolls
 from qkprism.contrasts.examples import Contrast, Example
 from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting
 from qkprism.contrasts.markup import Text
-from qkprism.contrasts.templates import Template, read_template
+from qkprism.contrasts.templates import ORDER, Template, read_template
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
-from qkprism.options import Center, Frame
+from qkprism.options import Center, Frame, checked_seed
 
 if TYPE_CHECKING:
     from qkprism.encoding import Chat
@@ -31,7 +31,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, repr=False)
 class Task:
-    """Prompts of one template; words are split by the seed, and no word of the test is in a contrast.
+    """Prompts of one template; words are split by the seed, and none of the test is in a contrast, but of shared lists.
 
     contrast    the plain contrast: positive and negative keys of each prompt
     contrasts   what to decompose: for each variable of `twins` the same prompts with twins, else the plain contrast
@@ -76,7 +76,8 @@ class Task:
     @property
     def chat(self) -> Chat | None:
         """The options of the chat template, if the template wants one."""
-        return None if self.template.answer is None else {"answer_prefix": self.template.answer}
+        answer = self.template.answer
+        return {"answer_prefix": answer} if isinstance(answer, str) else None
 
     @property
     def encoding(self) -> Encoding:
@@ -108,6 +109,26 @@ class Task:
                 changed.append(Example(writer.exchanged(roll, factor), source=source))
         return list(zip(self.test, changed, strict=True))
 
+    def from_words(self, **lists: Sequence[str]) -> Task:
+        """The same task with contrasts that are drawn from other words: `from_words(things=["hat", "jam", ...])`."""
+        self.template.check_lists(lists)
+        words = {**self.words, **{name: tuple(own) for name, own in lists.items()}}
+        sizes = (len(self.contrast), len(self.search), len(self.test))
+        return _drawn(self.template, words, self.held_out, self.dropped, self.seed, sizes)
+
+    def fixed(self, variable: str) -> Contrast:
+        """The plain contrast with the same words of a variable in every prompt, and the same one at the place asked.
+
+        As the paper has its order contrast: the words stand in random order, and nothing else of them varies.
+        """
+        writer = Writer(self.template, self.words)
+        first = _rolls(self.template, self.seed, "train", 1)[0]
+        row = writer.values(first).get(variable)
+        if not isinstance(row, list) or len(row) != self.template.places:
+            raise QKPrismError(f"the task {self.name!r} has no variable {variable!r} with a word for every place.")
+        drawn = _rolls(self.template, self.seed, f"{variable}_fixed", len(self.contrast))
+        return _contrast(writer, f"{variable}_fixed", drawn, {variable: row})
+
 
 def task(
     template: str | Path | Template,
@@ -117,11 +138,13 @@ def task(
     n_train: int = 300,
     n_search: int = 256,
     n_test: int = 128,
+    phrasing: str | None = None,
+    **values: Any,
 ) -> Task:
     """Draw the prompts of a template: a file, or a name of the shelf.
 
-    >>> task("induction", n_train=10).contrast
-    Contrast('induction', 10 examples)
+    >>> task("boxes", n_train=10, places=7, phrasing="question").contrast
+    Contrast('boxes', 10 examples)
 
     template    a name of the shelf, the path of a TOML file, or a `Template`
     seed        draws the prompts and decides which words are held out for the test; default 0
@@ -129,35 +152,48 @@ def task(
     n_train     examples of each contrast; default 300. The contrast metric wants 1.6 for each dimension of a head
     n_search    examples to find heads with; default 256
     n_test      examples of held-out words; default 128
+    phrasing    one of the template's named prompts; default the first
+    values      another number of `places`, lists to be `shared` by contrasts and test, or other values of variables
     """
     check_sizes(n_train=n_train, n_search=n_search, n_test=n_test)
     chosen = template if isinstance(template, Template) else read_template(template)
+    chosen = chosen.phrased(phrasing).having(**values)
     fit, dropped = fitting_words(chosen, tokenizer)
-    split = {name: _split(words, chosen, f"{chosen.name} {seed} {name}") for name, words in fit.items()}
-    words = {name: first for name, (first, _) in split.items()}
-    held_out = {name: second for name, (_, second) in split.items()}
-    training, testing = Writer(chosen, words), Writer(chosen, held_out)
+    seed = checked_seed(seed)
+    split = {name: _split(name, words, chosen, seed) for name, words in fit.items()}
+    words, held_out = ({name: halves[side] for name, halves in split.items()} for side in (0, 1))
+    return _drawn(chosen, words, held_out, dropped, seed, (n_train, n_search, n_test))
 
-    def part(name: str, count: int) -> list[Roll]:
-        return rolls(chosen, count, f"{chosen.name} {seed} {name}")
 
-    train, tested = part("train", n_train), part("test", n_test)
+Words = Mapping[str, tuple[str, ...]]
+
+
+def _drawn(
+    template: Template, words: Words, held_out: Words, dropped: Words, seed: int, sizes: tuple[int, int, int]
+) -> Task:
+    training, testing = Writer(template, words), Writer(template, held_out)
+    parts = zip(("train", "search", "test"), sizes, strict=True)
+    train, search, tested = (_rolls(template, seed, part, size) for part, size in parts)
     try:
-        plain = _contrast(training, chosen.name, train)
+        plain = _contrast(training, template.name, train)
         return Task(
-            template=chosen,
+            template=template,
             words=words,
             held_out=held_out,
             dropped=dropped,
             contrast=plain,
-            contrasts=_twins(training, train, plain) or {chosen.name: plain},
-            search=_contrast(training, "search", part("search", n_search)),
+            contrasts=_twins(training, train, plain) or {template.name: plain},
+            search=_contrast(training, "search", search),
             test=_contrast(testing, "test", tested),
             seed=seed,
             _rolls=tuple(tested),
         )
     except TemplateError as error:
         raise error.noting(_left_out(dropped)) from None
+
+
+def _rolls(template: Template, seed: int, part: str, count: int) -> list[Roll]:
+    return rolls(template, count, f"{template.name} {seed} {part}")
 
 
 def fitting_words(
@@ -180,29 +216,46 @@ def fitting_words(
 def _whole(words: Sequence[str], tokenizer: Tokenizer, space: str) -> tuple[str, ...]:
     """The words that are one token each; of words that belong together, such as "hot/cold", every one."""
     parts = [part for word in words for part in word.split("/") if part]
-    whole_words = set(fitting(parts, tokenizer, before="the", space=space))
+    whole_words = set(fitting(parts, tokenizer, before="the", after=(",", "."), space=space))
     return tuple(word for word in words if whole_words.issuperset(word.split("/")))
 
 
-def _split(words: Sequence[str], template: Template, seed: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split(name: str, words: Sequence[str], template: Template, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The words of the contrasts and those of the test, each in the order of the list."""
+    if name in template.shared:
+        return tuple(words), tuple(words)
     count = min(max(round(len(words) * template.held_out), 1), len(words) - 1)
-    held = set(Random(seed).sample(range(len(words)), count))
+    held = set(Random(f"{template.name} {seed} {name}").sample(range(len(words)), count))
     first = tuple(word for place, word in enumerate(words) if place not in held)
     return first, tuple(word for place, word in enumerate(words) if place in held)
 
 
-def _contrast(writer: Writer, name: str, drawn: Sequence[Roll]) -> Contrast:
-    examples = [_example(writer.template, roll, writer.text(roll)) for roll in drawn]
+def _contrast(writer: Writer, name: str, drawn: Sequence[Roll], fixed: Values | None = None) -> Contrast:
+    """The texts of rolls; `fixed` are rows that are the same in all, the first of each at the place asked."""
+    texts = (writer.text(roll, {name: _around(roll, row) for name, row in (fixed or {}).items()}) for roll in drawn)
+    examples = [_example(writer.template, roll, text) for roll, text in zip(drawn, texts, strict=True)]
     return Contrast(name, tuple(examples), writer.template.question)
 
 
+def _around(roll: Roll, row: Sequence[Any]) -> list[Any]:
+    first, *others = row
+    others = roll.rng("fixed").sample(others, len(others))
+    return [*others[: roll.asked], first, *others[roll.asked :]]
+
+
 def _twins(writer: Writer, drawn: Sequence[Roll], plain: Contrast) -> dict[str, Contrast]:
-    """For each variable of `twins` the texts of the plain contrast with their twins."""
-    contrasts = {}
+    """For each variable of `twins` the texts of the plain contrast with their twins.
+
+    Keys with equal labels are taken to differ by noise, so the variable is always among the labels of its contrast.
+    """
+    contrasts, labelled = {}, {ORDER, *plain.key_labels}
     for variable in writer.template.twins:
-        pairs = zip(drawn, plain, strict=True)
-        examples = [_example(writer.template, roll, base.text, writer.twin(roll, variable)) for roll, base in pairs]
+        bases = [
+            base.text if variable in labelled else writer.text(roll, label=variable)
+            for roll, base in zip(drawn, plain, strict=True)
+        ]
+        pairs = zip(drawn, bases, strict=True)
+        examples = [_example(writer.template, roll, base, writer.twin(roll, variable)) for roll, base in pairs]
         contrasts[variable] = Contrast(variable, tuple(examples), f"{writer.template.question} ({variable})")
     return contrasts
 

@@ -27,9 +27,9 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -39,19 +39,20 @@ from qkprism.contrasts.markup import check_unicode
 from qkprism.contrasts.sandbox import Compiled, Fault, Sandbox
 from qkprism.contrasts.words import words
 from qkprism.errors import QKPrismError
-from qkprism.options import Center, Frame, show
+from qkprism.options import Center, Frame, show, whole_number
 
 SHELF = files("qkprism.contrasts") / "shelf"
 ORDER = "order"  # the exchange of whole places
 PREDICTORS = ("place", "distance", "length", "token", "first")
 FUNCTIONS = (
-    *("sample", "choice", "shuffle", "number", "each", "part", "range"),
+    *("sample", "choice", "turn", "row", "shuffle", "number", "each", "part", "range"),
     *("pos", "neg", "target", "query", "key"),
 )
 PLACES = ("places", "asked", "other")
 _FILE_LIMIT = 300_000  # bytes
 _WORD_LIMIT = 100  # characters
 _LIST_LIMIT = 5_000  # words
+_PLACES_LIMIT = 100
 _ENTRY_LIMIT = 50  # lists, variables or prompts
 
 
@@ -78,7 +79,7 @@ class Mistake:
 class Template:
     """What a file says, compiled.
 
-    prompts    ways to write a prompt, each used equally often
+    prompts    ways to write a prompt, each used equally often; with names, `phrasings`, only one of them, the first
     lists      words to draw from; a share of each, `held_out`, is kept for the test
     draws      variables in their order: an expression, or a value that stands for itself
     places     how many places `asked` and `other` are drawn from; 0 without
@@ -86,6 +87,8 @@ class Template:
     twins      variables of which one value changes in a twin
     confounds  what gives positive keys away by intent; each begins with one of place, distance, length, token, first
     frame      the frame of queries and keys in which the question means something
+    shared     lists of which all words are in the contrasts and in the test
+    answer     how the answer of a chat model begins, perhaps only in some phrasings; None for plain text
     center     "none" where the question is what the head likes whatever the query says, else "query"
     """
 
@@ -103,9 +106,11 @@ class Template:
     frame: Frame = "post"
     center: Center = "query"
     held_out: float = 1 / 3
+    shared: tuple[str, ...] = ()
     whole_words: bool = True
     before: str = " "
-    answer: str | None = None
+    answer: str | Mapping[str, str] | None = None
+    phrasings: tuple[str, ...] = ()
     file: str = ""
     source: str = field(default="", repr=False)
     lines: Mapping[tuple[str | int, ...], int] = field(default_factory=dict, repr=False)
@@ -123,6 +128,42 @@ class Template:
     def declared(self) -> tuple[str, ...]:
         """The predictors that may tell the sides apart, because the file says so."""
         return tuple(name for name in PREDICTORS if any(re.match(rf"{name}\b", why) for why in self.confounds))
+
+    def phrased(self, phrasing: str | None = None) -> Template:
+        """The template with one of its phrasings: the first, unless another is named."""
+        if phrasing is not None and phrasing not in self.phrasings:
+            can = f"use {', '.join(self.phrasings)}" if self.phrasings else "it has none by name"
+            raise QKPrismError(f"{self.name} has no phrasing {show(phrasing)}; {can}.")
+        answer = self.answer
+        if not self.phrasings:
+            return self
+        at = 0 if phrasing is None else self.phrasings.index(phrasing)
+        if isinstance(answer, Mapping):
+            answer = answer.get(self.phrasings[at])
+        return replace(self, prompts=self.prompts[at : at + 1], phrasings=self.phrasings[at : at + 1], answer=answer)
+
+    def having(self, **values: Any) -> Template:
+        """The template with another number of places, other `shared` lists, or other values of drawn variables.
+
+        >>> read_template("boxes").having(places=9).places
+        9
+        """
+        can = [*(["places"] if self.places else []), "shared", *self.draws]
+        for name, value in values.items():
+            if name not in can:
+                raise QKPrismError(f"{self.name} has no {name!r} to be set; there are {', '.join(can)}.")
+            if not isinstance(value, str | int | float | list) or not _plain(value):
+                raise QKPrismError(f"{name}={show(value)} is no word, number or list of them.")
+        shared = values.pop("shared", [*self.shared])
+        shared = shared if isinstance(shared, list) else [shared]
+        self.check_lists(shared)
+        places = whole_number(values.pop("places", self.places), "places", 2 if self.places else 0, _PLACES_LIMIT)
+        return replace(self, places=places, shared=tuple(shared), draws={**self.draws, **values})
+
+    def check_lists(self, names: Iterable[Any]) -> None:
+        """Refuse what is no list of words."""
+        if unknown := [name for name in names if name not in self.lists]:
+            raise QKPrismError(f"{self.name} has no list of words {unknown[0]!r}; there are {', '.join(self.lists)}.")
 
     def mistake(self, path: tuple[str | int, ...], fault: Fault) -> Mistake:
         """A fault of one of the file's expressions, as a mistake in the file."""
@@ -193,7 +234,7 @@ def _broken(error: Exception) -> Mistake:
 _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "name": (str, "a text"),
     "question": (str, "a text"),
-    "prompt": ((str, list), "a text, or a list of texts"),
+    "prompt": ((str, list, dict), "a text, a list of texts, or a table of texts by name"),
     "places": (int, "a whole number"),
     "description": (str, "a text"),
     "literature": ((str, list), "a text, or a list of texts"),
@@ -203,9 +244,10 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "frame": (str, "'post' or 'relative'"),
     "center": (str, "'query' or 'none'"),
     "held_out": ((int, float), "a share of the words, such as 0.33"),
+    "shared": ((str, list), "the name of a list of words, or a list of names"),
     "whole_words": (bool, "true or false"),
     "before": (str, "the characters in front of a word, such as a space"),
-    "answer": (str, "how the answer of a chat model begins"),
+    "answer": ((str, dict), "how the answer of a chat model begins, or a table of that by phrasing"),
     "words": (dict, "a table: lists of words by name"),
     "draw": (dict, "a table: variables by name"),
 }
@@ -234,6 +276,9 @@ class _TemplateReader:
             self.wrong(("name",), f"a name is one line of printable text, not {show(name)}")
         for named in ("exchange", "twins"):
             self._check_variables(named, draws)
+        self._check_names("shared", lists)
+        if not isinstance(self.value_of("answer", ""), str):
+            self._check_names("answer", self.phrasings)
         self._check_values()
         self._check_counts()
         if self.mistakes:
@@ -253,9 +298,11 @@ class _TemplateReader:
             frame=self.value_of("frame", "post"),
             center=self.value_of("center", "query"),
             held_out=self.value_of("held_out", 1 / 3),
+            shared=self.texts("shared"),
             whole_words=self.value_of("whole_words", True),
             before=self.value_of("before", " "),
             answer=self.value_of("answer", None),
+            phrasings=self.phrasings,
             file=self.file,
             source=self.source,
             lines=self.lines,
@@ -275,6 +322,12 @@ class _TemplateReader:
     def places(self) -> int:
         return int(self.value_of("places", 0))
 
+    @property
+    def phrasings(self) -> tuple[str, ...]:
+        """The names of prompts in a table."""
+        prompts = self.table.get("prompt")
+        return tuple(prompts) if isinstance(prompts, dict) else ()
+
     def _check_fields(self) -> None:
         for entry, value in self.table.items():
             if entry not in _FIELDS:
@@ -286,15 +339,24 @@ class _TemplateReader:
             types, words = _FIELDS[entry]
             if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
                 self.wrong((entry,), f"{entry} is {words}, not {show(value)}")
-            elif isinstance(value, list) and not all(isinstance(one, str) and one for one in value):
-                self.wrong((entry,), f"{entry} is {words}, and one of them is no text")
+            elif entry not in ("words", "draw") and isinstance(value, list | dict):
+                for place, one in _placed(value):
+                    if not isinstance(one, str) or not (one or entry == "answer"):
+                        self.wrong((entry, place), f"{entry} is {words}, and one of them is no text", entry)
         for entry in ("question", "prompt"):
             if not self.table.get(entry):
                 self.mistakes.append(Mistake(1, f"the field {entry} is missing: {_NEEDED[entry]}"))
 
+    def _check_names(self, entry: str, known: Iterable[str]) -> None:
+        """The names in a list, or of the texts in a table."""
+        value = self.value_of(entry, {})
+        for name in value if isinstance(value, list | dict) else [value]:
+            if name not in known:
+                self.wrong((entry, name), f"{entry}: there is no {name!r}; there are {', '.join(known) or 'none'}")
+
     def _check_values(self) -> None:
-        if "places" in self.table and not 2 <= self.places <= 100:
-            self.wrong(("places",), f"places is a number from 2 to 100, not {show(self.table['places'])}")
+        if "places" in self.table and not 2 <= self.places <= _PLACES_LIMIT:
+            self.wrong(("places",), f"places is a number from 2 to {_PLACES_LIMIT}, not {show(self.table['places'])}")
         for entry, allowed in (("frame", ("post", "relative")), ("center", ("query", "none"))):
             if self.value_of(entry, allowed[0]) not in allowed:
                 self.wrong((entry,), f"{entry} is {' or '.join(map(repr, allowed))}, not {show(self.table[entry])}")
@@ -397,12 +459,11 @@ class _TemplateReader:
 
     def _prompts(self, variables: set[str]) -> tuple[Compiled, ...]:
         value = self.value_of("prompt", "")
-        several = [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
-        paths = [("prompt",)] if isinstance(value, str) else [("prompt", number) for number in range(len(several))]
+        texts = [((), value)] if isinstance(value, str) else [((place,), text) for place, text in _placed(value)]
         found = [
-            self._compiled(path, text, self.sandbox.text, variables)
-            for path, text in zip(paths, several, strict=True)
-            if text
+            self._compiled(("prompt", *place), text, self.sandbox.text, variables)
+            for place, text in texts
+            if isinstance(text, str) and text
         ]
         return tuple(one for one in found if one is not None)
 
@@ -444,6 +505,11 @@ _NEEDED = {
 def _nearest(name: str, names: set[str]) -> str:
     near = difflib.get_close_matches(name, sorted(names), n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(names - {*FUNCTIONS}))}"
+
+
+def _placed(value: Mapping[str, Any] | Sequence[Any]) -> Iterable[tuple[str | int, Any]]:
+    """What is in a table or a list, with its name or number."""
+    return value.items() if isinstance(value, Mapping) else enumerate(value)
 
 
 def _plain(value: Any) -> bool:

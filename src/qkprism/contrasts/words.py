@@ -1,10 +1,8 @@
 """Our own lists of words, one file each: common ones, which most tokenizers have whole."""
 
-from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
-from qkprism.contrasts.markup import check_unicode
 from qkprism.errors import QKPrismError
 
 _FOLDER = files("qkprism.contrasts") / "shelf" / "words"
@@ -22,11 +20,3 @@ def words(name: str) -> tuple[str, ...]:
 def word_lists() -> tuple[str, ...]:
     """The names of all lists that come with the package."""
     return tuple(sorted(file.name.removesuffix(".txt") for file in _FOLDER.iterdir() if file.name.endswith(".txt")))
-
-
-def check_words(given: Iterable[str], what: str) -> None:
-    """Refuse what cannot be a word in a text."""
-    for word in given:
-        if not isinstance(word, str) or not word.strip():
-            raise QKPrismError(f"{what} has {word!r} among its words; give words that are not empty.")
-        check_unicode(word)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qkprism.capture.readers import read_together
+from qkprism.contrasts.tasks import Task
 from qkprism.core.decomposition import few_examples
 from qkprism.core.feature import Feature
 from qkprism.errors import QKPrismError
@@ -31,6 +32,7 @@ from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.runs import json_value
 from qkprism.store import Parts, check_study, read_study
+from qkprism.studies.binding_prompts import BindingPrompts, binding_prompts
 from qkprism.studies.binding_study import (
     CONTRASTS,
     EFFECTS,
@@ -47,7 +49,6 @@ from qkprism.studies.entities import EntityRanks
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.subspaces.conditions import CONDITIONAL
 from qkprism.subspaces.modulation import why_not_conditional
-from qkprism.tasks import BindingTask, Schema, binding
 from qkprism.verbs.attribute import attribute, attributions_reader
 from qkprism.verbs.decompose import decompose
 from qkprism.verbs.find_heads import find_heads
@@ -58,7 +59,6 @@ from qkprism.verbs.validate import validation_reader
 THRESHOLD = 0.3  # the paper's, of the accuracy among the marked keys
 MOST_HEADS = 9
 FEWEST_HEADS = 3
-LABELS = {"lexical": "entity"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def study_binding(
     folder: str | os.PathLike[str],
     *,
     n_pairs: int = 9,
-    schema: str | Schema = "boxes",
+    schema: str | Path = "boxes",
     phrasing: str = "cloze",
     size: str = "quick",
     seed: int = 0,
@@ -101,31 +101,37 @@ def study_binding(
 ) -> BindingStudy:
     """Run the study, or what is missing of it in the folder.
 
+    `schema` is a template: a name of the shelf or a file, with order, entity and label in `exchange` and `twins`.
     `entities` are numbers of entities for which ranks are found anew; by default the size has them.
     """
     numbers = size_of(SIZES, size)
     world = _StudyWorld(model, n_pairs, schema, phrasing, seed)
-    task = world.task(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
+    prompts = world.prompts(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
+    task = prompts.task
     example = task.test[0].text
     answer = example.text[example.positive[0].start : example.positive[0].end]
-    about = BindingQuestion(model.name, n_pairs, task.schema.name, task.phrasing.name, size, seed, example.text, answer)
+    about = BindingQuestion(
+        model.name, n_pairs, task.name, phrasing, size, seed, example.text, answer, entity=prompts.entity
+    )
     recipes = {recipe: asdict(choices) for recipe, choices in RECIPES.items()}
-    names: dict[str, Any] = {"schema": task.schema.name, "phrasing": task.phrasing.name, "recipes": recipes}
+    names: dict[str, Any] = {"schema": task.name, "phrasing": phrasing, "recipes": recipes}
     names |= template_of(model, task.chat)
-    prompts = replace(numbers, entities=())  # which only one part depends on
-    drawn = {**task.contrasts, **task.extra}
-    job = job_of(model, prompts, drawn, n_pairs=n_pairs, seed=seed, test=task.test.digest, **names)
+    drawn = {**prompts.contrasts, **prompts.extra}
+    job = job_of(
+        model, replace(numbers, entities=()), drawn, n_pairs=n_pairs, seed=seed, test=task.test.digest, **names
+    )
     chosen, dropped = world.numbers_of_entities(entities, numbers.entities or kept_entities(folder, job))
     numbers, about = replace(numbers, entities=chosen), replace(about, entities=chosen)
     parts = Parts.open(folder, KIND, job, asdict(about))
-    work = _BindingWork(model, task, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
+    work = _BindingWork(model, prompts, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
     with part(1, PARTS, "heads"):
         scores = work.scores()
     heads, notes = choose_heads(scores)
     with part(2, PARTS, "features"):
         found = work.features(heads)
-    task = replace(task, contrasts={}, extra={})  # they have done their part
-    work = replace(work, task=task)
+    # Contrasts have done their part.
+    work = replace(work, prompts=replace(prompts, task=replace(task, contrasts={}), contrasts={}, extra={}))
+    del prompts, task, drawn
     features = found["ours"]
     method, why = split_method(features)
     about = replace(about, notes=(*notes, *why, *few_twins(found["three mechanisms"]), *dropped))
@@ -152,7 +158,7 @@ def study_binding(
 def check_options(folder: Path, schema: str, phrasing: str, size: str) -> None:
     """Refuse what the study would refuse, before a model is loaded."""
     size_of(SIZES, size)
-    binding(2, 0, schema, phrasing, n_train=1, n_search=1, n_test=1)
+    binding_prompts(schema, 2, 0, phrasing, n_train=1, n_search=1, n_test=1)
     check_study(folder.resolve(), KIND)
 
 
@@ -162,12 +168,12 @@ class _StudyWorld:
 
     model: Model
     n_pairs: int
-    schema: str | Schema
+    schema: str | Path
     phrasing: str
     seed: int
 
-    def task(self, **sizes: Any) -> BindingTask:
-        return binding(self.n_pairs, self.seed, self.schema, self.phrasing, self.model.tokenizer, **sizes)
+    def prompts(self, **sizes: Any) -> BindingPrompts:
+        return binding_prompts(self.schema, self.n_pairs, self.seed, self.phrasing, self.model.tokenizer, **sizes)
 
     def numbers_of_entities(
         self, wanted: Sequence[int] | None, usual: Sequence[int]
@@ -176,7 +182,7 @@ class _StudyWorld:
         possible, notes = [], []
         for n in sorted(set(usual if wanted is None else wanted)):
             try:
-                self.task(n_train=1, n_search=1, n_test=1, n_entities=n)
+                self.prompts(n_train=1, n_search=1, n_test=1, n_entities=n)
                 possible.append(n)
             except QKPrismError as error:
                 if wanted is not None:
@@ -190,11 +196,15 @@ class _BindingWork:
     """The parts of the study, each computed once."""
 
     model: Model
-    task: BindingTask
+    prompts: BindingPrompts
     numbers: BindingSize
     seed: int
     parts: Parts
     common: Mapping[str, Any]
+
+    @property
+    def task(self) -> Task:
+        return self.prompts.task
 
     def scores(self) -> HeadScores:
         return self.parts.get(
@@ -205,7 +215,7 @@ class _BindingWork:
 
     def features(self, heads: Sequence[Head]) -> dict[str, Features]:
         """The features by every recipe, from one pass if any is missing."""
-        contrasts = {**self.task.contrasts, **self.task.extra}
+        contrasts = {**self.prompts.contrasts, **self.prompts.extra}
         contrasts[REFLEXIVE] = contrasts[REFLEXIVE][: self.numbers.reflexive]
         options: dict[str, Any] = {"heads": heads, "encoding": self.task.encoding, "seed": self.seed, **self.common}
 
@@ -229,10 +239,10 @@ class _BindingWork:
 
     def _read_tests(self, recipes: Mapping[str, Features], method: str | None) -> dict[str, Any]:
         model, features, shown = self.model, recipes["ours"], self.task.test[: self.numbers.shown]
-        pairs = {name: self.task.counterfactuals(name) for name in CONTRASTS}  # type: ignore[arg-type]
-        pairs[REFLEXIVE] = self.task.counterfactuals("label")
+        factors = {name: name for name in CONTRASTS} | {REFLEXIVE: "label"}
+        pairs = {name: self.prompts.counterfactuals(factor) for name, factor in factors.items()}
         edited = {part: recipes[recipe] for recipe, part in EFFECTS.items()}
-        options = EditOptions(labels=LABELS, draws=self.numbers.draws, seed=self.seed)
+        options = EditOptions(labels={"lexical": self.prompts.entity}, draws=self.numbers.draws, seed=self.seed)
         readers: dict[str, Any] = {
             **effects_readers(model, self.task.test, edited, options),
             "validation": validation_reader(model, pairs, recipes),
@@ -274,8 +284,8 @@ class _BindingWork:
 
         def features(n_entities: int) -> Features:
             n_train = min(self.numbers.train, MOST_FOR_ENTITIES)
-            task = world.task(n_train=n_train, n_search=1, n_test=1, n_entities=n_entities)
-            return decompose(self.model, task.contrasts, **options)
+            few = world.prompts(n_train=n_train, n_search=1, n_test=1, n_entities=n_entities)
+            return decompose(self.model, few.contrasts, **options)
 
         def compute() -> EntityRanks:
             return EntityRanks.of([(n, features(n)) for n in self.numbers.entities])

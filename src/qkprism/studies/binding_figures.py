@@ -43,7 +43,7 @@ def drawings(study: BindingStudy, *, umap: bool = False) -> dict[str, Callable[[
         found[f"spectrum-{name}-{head}"] = study.features[name, head].plot
     if study.entities.rows:
         found["entities"] = study.entities.plot
-    for (name, head), color in product(_pictured(study), ("order", "entity")):
+    for (name, head), color in product(_pictured(study), ("order", study.about.entity)):
         found[f"subspace-{name}-{head}-by-{color}"] = partial(
             study.projections.plot, study.features, name, head, color=color, umap=umap
         )

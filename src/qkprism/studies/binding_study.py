@@ -43,7 +43,7 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class BindingQuestion:
-    """What was asked, of which model: the first test prompt and its answer among it."""
+    """What was asked, of which model: the first test prompt and its answer among it; `entity` is its label of keys."""
 
     model: str
     n_pairs: int
@@ -53,6 +53,7 @@ class BindingQuestion:
     seed: int
     example: str
     answer: str
+    entity: str = "entity"
     entities: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -18,8 +18,8 @@ from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.subspaces.crossing import Crossing, crossing
 from qkprism.subspaces.separation import SCORE
-from qkprism.tasks.filtering import POOLED
 
+POOLED = "pooled"
 LABEL, ITEM = "category", "item"
 NEARLY = 0.99  # of the energy of dC: from here on one direction is as good as all of it, by the paper's own rule
 

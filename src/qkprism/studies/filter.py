@@ -23,12 +23,10 @@ from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
 from qkprism.store import Parts, check_study, load_part, read_finished
-from qkprism.studies.categories import ITEM, LABEL, Scope, compared_features, groups_of, with_items
+from qkprism.studies.categories import ITEM, LABEL, POOLED, Scope, compared_features, groups_of, with_items
+from qkprism.studies.filter_prompts import CATEGORIES, FIVE, FilterPrompts, filter_prompts
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.subspaces.separation import ACCURACY, SILHOUETTE, separation
-from qkprism.tasks import FilteringTask, filtering
-from qkprism.tasks.categories import CATEGORIES
-from qkprism.tasks.filtering import POOLED
 from qkprism.verbs.decompose import decompose
 from qkprism.verbs.find_heads import find_heads
 from qkprism.verbs.intervene import intervene
@@ -41,7 +39,7 @@ KIND = "filter"
 FLOOR = 0.1  # of the attention that goes to items at all: below it a ratio is of next to nothing
 N_HEADS = 3  # the paper's
 MARKED = {"labels": [LABEL, ITEM]}  # of keys, in parts that need the items: the digests of contrasts do not have them
-SETS = {"five": ("fruits", "animals", "vehicles", "drinks", "countries"), "all": tuple(CATEGORIES)}
+SETS = {"five": FIVE, "all": CATEGORIES}
 SEARCHED = "all"  # heads are found with these
 
 
@@ -77,10 +75,10 @@ class FilterQuestion:
 
     @classmethod
     def of(
-        cls, model: Model, tasks: Mapping[str, FilteringTask], phrasing: str, size: str, seed: int
+        cls, model: Model, tasks: Mapping[str, FilterPrompts], phrasing: str, size: str, seed: int
     ) -> FilterQuestion:
         """What is known before anything is run."""
-        categories = {name: tuple(category.name for category in task.categories) for name, task in tasks.items()}
+        categories = {name: task.categories for name, task in tasks.items()}
         first = tasks["five"].test[0].text
         answer = tuple(first.text[key.start : key.end] for key in first.positive)
         return cls(model.name, phrasing, size, seed, categories, first.text, answer)
@@ -159,13 +157,13 @@ def study_filter(
     """Run the study, or what is missing of it in the folder."""
     numbers = size_of(SIZES, size)
     tasks = {
-        name: filtering(
+        name: filter_prompts(
             categories, seed, phrasing, model.tokenizer,
             n_train=numbers.train[name], n_search=numbers.search if name == SEARCHED else 1, n_test=numbers.test,
         )
         for name, categories in SETS.items()
     }  # fmt: skip
-    template = template_of(model, tasks[SEARCHED].chat)
+    template = template_of(model, tasks[SEARCHED].encoding.chat)
     job = job_of(model, numbers, _prompts(tasks), phrasing=phrasing, seed=seed, **template)
     about = FilterQuestion.of(model, tasks, phrasing, size, seed)
     parts = Parts.open(folder, KIND, job, asdict(about))
@@ -185,7 +183,7 @@ def study_filter(
 def check_options(folder: Path, phrasing: str, size: str) -> None:
     """Refuse what the study would refuse, before a model is loaded."""
     size_of(SIZES, size)
-    filtering(SETS["five"], 0, phrasing, n_train=1, n_search=1, n_test=1)
+    filter_prompts(FIVE, 0, phrasing, n_train=1, n_search=1, n_test=1)
     check_study(folder.resolve(), KIND)
 
 
@@ -213,7 +211,7 @@ def choose_heads(scores: HeadScores) -> tuple[tuple[Head, ...], tuple[str, ...]]
     return best, (f"{note}{len(best)} by ratio.",)
 
 
-def _prompts(tasks: Mapping[str, FilteringTask]) -> dict[str, Contrast]:
+def _prompts(tasks: Mapping[str, FilterPrompts]) -> dict[str, Contrast]:
     found: dict[str, Contrast] = {}
     for name, task in tasks.items():
         drawn = {POOLED: task.contrasts[POOLED], "search": task.search, "test": task.test}
@@ -221,7 +219,7 @@ def _prompts(tasks: Mapping[str, FilteringTask]) -> dict[str, Contrast]:
     return found
 
 
-def _scores(parts: Parts, model: Model, task: FilteringTask, common: Mapping[str, Any]) -> HeadScores:
+def _scores(parts: Parts, model: Model, task: FilterPrompts, common: Mapping[str, Any]) -> HeadScores:
     def compute() -> HeadScores:
         return find_heads(model, task.search, by="ratio", encoding=task.encoding, **common)
 
@@ -232,7 +230,7 @@ def _scope(
     parts: Parts,
     model: Model,
     name: str,
-    task: FilteringTask,
+    task: FilterPrompts,
     heads: Sequence[Head],
     numbers: FilterSize,
     seed: int,
@@ -243,7 +241,7 @@ def _scope(
     with parts.keeping(f"features-{name}") as kept:
         features = parts.get(
             f"features-{name}",
-            lambda: decompose(model, {**task.extra, **task.contrasts}, checkpoint=kept, **choices),
+            lambda: decompose(model, {**task.single, **task.contrasts}, checkpoint=kept, **choices),
             Features.load,
         )
     seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}
@@ -257,7 +255,7 @@ def _scope(
         )
 
     train, test = vectors("train"), vectors("test")
-    options: dict[str, Any] = {"groups": groups_of([c.name for c in task.categories]), "draws": numbers.draws}
+    options: dict[str, Any] = {"groups": groups_of(task.categories), "draws": numbers.draws}
     compared = compared_features(features)
     apart = parts.get(
         f"separation-{name}",
@@ -270,7 +268,7 @@ def _scope(
         lambda: intervene(model, task.test, compared, seed=seed, **options, **common),
         Effects.load,
     )
-    return Scope(name, tuple(c.name for c in task.categories), features, compared, train, test, apart, effects)
+    return Scope(name, task.categories, features, compared, train, test, apart, effects)
 
 
 def _load_scope(place: Path, job: Mapping[str, Any], name: str, categories: tuple[str, ...]) -> Scope:
