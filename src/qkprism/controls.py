@@ -56,7 +56,7 @@ CONTROLS = (
     Control(
         "permuted",
         title="permuted labels",
-        meaning="the same pipeline on sides dealt at random; of a conditional exchange on twins compared where they agree",
+        meaning="the same pipeline on sides dealt at random; conditional: on twins compared where they agree",
         shared=False,
         drawn=True,
         strength="strong",
