@@ -17,4 +17,4 @@ SAVE=${SAVE:-runs/slurm} # on a file system that all nodes see
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 srun torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-8}" \
   --rdzv-backend c10d --rdzv-endpoint "$first:29500" --rdzv-id "$SLURM_JOB_ID" \
-  -m qkprism decompose "$CONTRAST" --model "$MODEL" --dtype bfloat16 --save "$SAVE"
+  -m qkprism -- decompose "$CONTRAST" --model "$MODEL" --dtype bfloat16 --save "$SAVE"

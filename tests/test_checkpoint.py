@@ -102,6 +102,23 @@ def test_checkpoint__ctrl_c_finishes_the_chunk_saves_and_says_how_to_go_on(
     assert_identical(whole, qk.decompose(model, contrasts, checkpoint=tmp_path / "part", **options))
 
 
+def test_checkpoint__costs_at_most_two_percent_of_a_run(tmp_path, monkeypatch):
+    clock, written = [0.0], []
+    monkeypatch.setattr(store.time, "monotonic", lambda: clock[0])
+
+    def takes_two_seconds(*_):
+        clock[0] += 2.0
+        written.append(clock[0])
+
+    monkeypatch.setattr(store, "write_run", takes_two_seconds)
+    work = store.Unfinished(tmp_path / "part", {}, _written=0.0)
+    for _ in range(1000):
+        clock[0] += 1.0
+        work.note({}, dict)
+    assert written[0] == pytest.approx(32.0)
+    assert 5 < len(written) <= 0.02 * clock[0] / 2.0 + 1
+
+
 def test_checkpoint__of_another_job_is_refused(model, contrasts, tmp_path):
     options = {"metric": "raw", "progress": False, "checkpoint": tmp_path / "part"}
     qk.decompose(model, contrasts, **options)

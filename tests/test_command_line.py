@@ -167,8 +167,12 @@ def test_locked__one_process_and_none_that_is_dead(tmp_path):
         finally:
             other.kill()
     assert lock_file(place).exists()
+    left = [folder / ".qkprism-0123456789ab.part" for folder in (place, place / "figures")]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     with locked(place):
-        pass
+        assert not any(path.exists() for path in left)  # of the process that was killed
     assert not lock_file(place).exists()
 
 

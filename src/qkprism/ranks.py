@@ -1,4 +1,4 @@
-"""Several processes that share one job: `torchrun --nproc-per-node 4 -m qkprism decompose ...`.
+"""Several processes that share one job: `torchrun --nproc-per-node 4 -m qkprism -- decompose ...`.
 
 Each process (rank) works on items of its own, whole ones in turn, so that every item is done exactly once:
 

@@ -269,6 +269,8 @@ def _tapped(
         return _finished(taps, call, output, weights)
     edited = zip((call.query, call.key, call.value), shown, own, strict=True)
     output, weights = delegate(module, *(o if new is w else split.part(new) for new, w, o in edited), *args, **kwargs)
+    if not call.head_edits and all(tap.visit_output is None for tap, _ in taps):
+        return output, weights
     whole_weights = None if weights is None else split.whole(weights)
     output, weights = _finished(taps, call, split.whole(output, 2), whole_weights)
     return split.part(output, 2).contiguous(), None if weights is None else split.part(weights)
