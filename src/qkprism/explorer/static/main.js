@@ -84,6 +84,7 @@ function open(start) {
  */
 function viewsOf(start) {
   if (!answers("runs")) return new Map([["why", whyView(status)]]);
+  if (!start.model) return new Map([["start", startView(status, start.palette)], ["run", runView(status, start)]]); // the toy
   const live = (/** @type {string} */ what) => liveView(what, start, status);
   return new Map([
     ["start", startView(status, start.palette)],

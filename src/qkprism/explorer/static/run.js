@@ -22,7 +22,7 @@ export function runView(status, start) {
   /** @type {ReturnType<typeof runCard>[]} */
   let cards = [];
   const element = el("div", { class: "run-view" }, listed,
-    el("section", { class: "card spaced", "aria-label": "Python" }, el("h2", { text: "The Python that makes each view" }), python));
+    start.model ? el("section", { class: "card spaced", "aria-label": "Python" }, el("h2", { text: "The Python that makes each view" }), python) : null);
 
   async function look(/** @type {import("./state.js").State} */ state) {
     try {
@@ -64,7 +64,7 @@ export function runView(status, start) {
     const figures = el("div", {}, el("h3", { text: "Figures" }), el("p", {}, ...chosen), drawn.element);
     const element = el("section", { class: "card spaced", "aria-label": run.name || "atlas" },
       el("h2", { text: run.name || "The model's atlas" }),
-      el("p", { text: `${run.what}, of ${run.model}.` }),
+      el("p", { text: run.model === "-" ? `${run.what}.` : `${run.what}, of ${run.model}.` }),
       run.choices.length ? choices : null,
       ...(run.figures.length ? [figures] : []),
       run.tables.length ? el("h3", { text: "Tables" }) : null,
