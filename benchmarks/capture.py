@@ -4,6 +4,7 @@
     python benchmarks/capture.py --quick    # fewer prompts and rounds
 
 The ways take turns, piece by piece of 128 prompts, and a ratio is the median over rounds, because machines are noisy.
+Times are processor time, which other work on the machine disturbs less.
 Memory is the peak of a process of its own for each way, less that of the bare forward pass.
 """
 
@@ -99,9 +100,9 @@ def _rotated(names: list[str], turn: int) -> list[str]:
 
 
 def timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def times(n: int, rounds: int) -> dict[str, Any]:
