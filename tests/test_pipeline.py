@@ -162,18 +162,6 @@ def test_stream__chunks_change_nothing(model, monkeypatch):
         assert relative_error(parts[key].covariance, feature.covariance) <= 1e-6
 
 
-def test_batches__give_freed_memory_back_every_few_passes(model, monkeypatch):
-    given, run = [], []
-    pass_of = Batches._pass
-    monkeypatch.setattr(batching, "HELD", 4)
-    monkeypatch.setattr(batching, "give_back", lambda **_: given.append(len(run)))
-    monkeypatch.setattr(Batches, "_pass", lambda *args: (run.append(1), pass_of(*args))[1])
-    monkeypatch.setitem(streaming.CHUNK, "cpu", 3)  # passes are counted over chunks
-    qk.decompose(model, contrast()[:10], batch_size=1, progress=False)
-    assert len(run) == 10
-    assert given == [1, 5, 9]
-
-
 def test_decompose__keeps_the_tokens_of_one_chunk_at_a_time(model, monkeypatch):
     monkeypatch.setitem(streaming.CHUNK, "cpu", 5)
     run, most = type(model).run, 0

@@ -14,7 +14,6 @@ from typing import TypeVar
 import torch
 
 from qkprism.errors import QKPrismError
-from qkprism.memory import give_back
 from qkprism.models.batches import Batch, bucket, collate, pad_id
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
@@ -26,7 +25,6 @@ from qkprism.options import FRAMES, Frame, choice, whole_number
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
 LEAST_SAVED = 0.1  # of the tokens, if texts are to share rows
 WIDEST = 1024  # tokens of a row that texts share: its mask is a square
-HELD = 16  # passes after which freed memory is given back: pieces of it would become too small to use, more and more
 
 Made = TypeVar("Made")
 Visit = Callable[[AttentionCall, Batch], None]
@@ -43,7 +41,6 @@ class Batches:
     batch_size: int | None = None
     budget: Mapping[str, int] = field(default_factory=lambda: TOKEN_BUDGET)  # tokens by kind of device
     scale: float = field(default=1.0, init=False)
-    done: int = field(default=0, init=False)  # passes
 
     def __post_init__(self) -> None:
         choice(self.rope, FRAMES, "a frame of positions (rope)")
@@ -101,9 +98,6 @@ class Batches:
         return bucket(examples, token_budget=max(1, int(budget * self.scale)), in_rows=in_rows)
 
     def _pass(self, examples: list[EncodedExample], visit: Visit, in_rows: bool) -> Batch:
-        if self.done % HELD == 0:
-            give_back(collect=False)
-        self.done += 1
         filler = 0 if self.model.tokenizer is None else pad_id(self.model.tokenizer)
         batch = collate(examples, filler)
         seen: Visitor = lambda call: visit(call, batch)  # noqa: E731
