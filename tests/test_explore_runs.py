@@ -15,9 +15,9 @@ import qkprism as qk
 from qkprism.explorer.clouds import cloud_answer
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import Draft
-from qkprism.explorer.evidence import seen_answer
+from qkprism.explorer.evidence import evidence_answer, seen_answer
 from qkprism.explorer.opening import OpenRun, open_run
-from qkprism.explorer.proofs import checks_told
+from qkprism.explorer.proofs import Proofs, checks_told
 from qkprism.explorer.run_answers import table_answer
 from qkprism.heads import Head
 from qkprism.results.validation import TruthCheck, Validation
@@ -25,6 +25,9 @@ from qkprism.runs import write_run
 from test_atlas import explained
 from test_pipeline import contrast
 from tiny import one_thread  # noqa: F401
+
+
+CHECK = TruthCheck("ours", "thing", "L1H2", "contrast", 0.5, 0.1, 1.1, 1.0, 0.1, 0.1, 0.1, 1, 0, 0, 0, 9, logit=0.4)
 
 
 @cache
@@ -175,13 +178,24 @@ def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tm
     assert desk({}).library.evidence(effects.heads[0])["features"] == []
 
 
+def test_evidence__a_proof_that_cannot_be_read_is_a_sentence_and_the_rest_is_told(tmp_path: Path) -> None:
+    features().save(tmp_path / "f")
+    Validation((CHECK,)).save(tmp_path / "v")
+    for tensors in (tmp_path / "v").glob("*.safetensors"):
+        tensors.unlink()
+    runs = {"f": open_run(tmp_path / "f")}
+    head = str(features().heads[0])
+    proofs = Proofs({"v": tmp_path / "v"})
+    told = evidence_answer(Head.parse(head), {"f": features()}, proofs)
+    assert len(told["features"]) == 1
+    assert len(told["problems"]) == 1
+    assert desk(runs).evidence(head)["problems"] == []
+
+
 def test_checks__say_by_how_much_a_part_is_off() -> None:
-    check = TruthCheck(
-        "ours", "thing", "L1H2", "contrast", 0.5, 0.1, 1.1, 1.0, 0.1, 0.1, 0.1, 1, 0, 0, 0, 20, logit=0.4
-    )
     head = Head.parse("L1H2")
-    (told,) = checks_told("run", Validation((check,)), "thing", head)
+    (told,) = checks_told("run", Validation((CHECK,)), "thing", head)
     assert "off by 10%; the edit leaves 0.40" in told["sentence"]
-    (told,) = checks_told("run", Validation((check._replace(true_part=0.01),)), "thing", head)
+    (told,) = checks_told("run", Validation((CHECK._replace(true_part=0.01),)), "thing", head)
     assert "tests nothing" in told["sentence"]
-    assert checks_told("run", Validation((check,)), "box", head) == []
+    assert checks_told("run", Validation((CHECK,)), "box", head) == []

@@ -28,13 +28,16 @@ def evidence_answer(
 
     tested   what contrasts found in the head (`head_answer`), the best first
     """
+    proofs = proofs or Proofs()
     rows = [
-        _feature(run, name, features, head) | _proved(run, name, head, proofs or Proofs())
+        _feature(run, name, features, head) | _proved(run, name, head, proofs)
         for run, features in sets.items()
         for name in features.contrasts
         if (name, head) in features
     ]
-    return {"format": FORMAT, "head": str(head), "features": rows, "sentence": head_verdict(head, rows, tested)}
+    said = head_verdict(head, rows, tested)
+    problems = list(dict.fromkeys(proofs.problems))
+    return {"format": FORMAT, "head": str(head), "features": rows, "sentence": said, "problems": problems}
 
 
 def _proved(run: str, name: str, head: Head, proofs: Proofs) -> dict[str, Any]:

@@ -30,16 +30,25 @@ SEARCH = "-test-chosen_by"  # of the shelf: the texts that chose the head are no
 
 @dataclass(frozen=True)
 class Proofs:
-    """Folders of proofs by name, with the run and the part of it that they belong to."""
+    """Folders of proofs by name, with the run and the part of it that they belong to.
+
+    problems   what could not be read, in sentences: of another version, or damaged; the rest is told all the same
+    """
 
     folders: Mapping[str, Path] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
     def parts(self, kind: str, features: str) -> Iterator[tuple[str, Any]]:
         """The proofs of a kind for a set of features: those of its study, and runs of proofs alone."""
         for run, folder in self.folders.items():
             for place, found in _kinds(folder):
                 if found == kind and _belongs(run, place, features):
-                    yield f"{run} / {place}" if place else run, _read(folder / place, kind)
+                    try:
+                        proof = _read(folder / place, kind)
+                    except QKPrismError as error:
+                        self.problems.append(str(error))
+                        continue
+                    yield f"{run} / {place}" if place else run, proof
 
 
 def _kinds(folder: Path) -> list[tuple[str, str]]:

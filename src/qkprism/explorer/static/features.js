@@ -19,7 +19,8 @@ const SOURCES = new Map([["own", "its own contrast"], ["stored", "kept with the 
 export function featureCards(evidence, status) {
   if (!evidence.features.length) return [];
   const open = evidence.features.length < 3;
-  return [el("h3", { text: "What runs found in it" }), ...evidence.features.map((feature) => card(evidence, feature, status, open))];
+  return [el("h3", { text: "What runs found in it" }),
+    ...(evidence.problems ?? []).map((text) => el("p", { class: "problem", text })), ...evidence.features.map((feature) => card(evidence, feature, status, open))];
 }
 
 /**

@@ -45,7 +45,7 @@
  *   gap: {total: number|null, error: number|null}|null, salience: number|null, n: number, threshold: number,
  *   strength: (number|null)[], null: (number|null)[], shuffled: (number|null)[], t: (number|null)[],
  *   effects: EffectFacts[], checks: CheckFacts[]}} FeatureFacts
- * @typedef {{head: string, sentence: string, features: FeatureFacts[], texts: Record<string, string[]>, umap: boolean}} Evidence
+ * @typedef {{head: string, sentence: string, features: FeatureFacts[], texts: Record<string, string[]>, umap: boolean, problems?: string[]}} Evidence
  * @typedef {{name: string, axes: string[], keys: (number|null)[][], queries: (number|null)[][]}} CloudView
  * @typedef {{example: number, margin: number|null}} SeenText
  * @typedef {{views: CloudView[], example: number[], positive: boolean[], places: number[], texts: string[][], n: number,
