@@ -27,7 +27,7 @@ export function whyView(status) {
   const sentence = el("p", { class: "computed", "aria-live": "polite" });
   let chosen = { head: "", key: 0, query: 0 };
   const removing = el("button", { type: "button", class: "link", text: "What if it did not attend there?",
-    on: { click: () => go({ view: "whatif", ...chosen, target: null }) } });
+    on: { click: () => go({ view: "whatif", ...chosen, target: null, kind: "ablate" }) } });
   const detail = el("p", { class: "hint pointed-at" });
   const rebuilt = el("p", { class: "hint" });
   const method = /** @type {HTMLSelectElement} */ (el("select", { id: "method" }));
