@@ -6,7 +6,8 @@
 cost       the pass that learns, and what the signature adds, beside a bare forward pass, in turns, processor time
 coverage   total variation on held-out text of the first corpus: learned from it, and from what the model writes itself
 match      the match of common held-out rows with means and directions from two halves of a corpus, and from two corpora
-signature  of the ten heads with most induction mass, how many are found, and how many others, in each corpus
+signature  of the ten heads with most induction mass, how many are found, and how many others: in each corpus, in the
+           docstrings of the standard library, and in text that the model writes itself
 memory     peak of a process of its own: bare pass, survey, survey of twice the text
 explain    one row of 4,096 tokens beside a bare pass, and seconds with an atlas at hand
 
@@ -16,14 +17,18 @@ The corpora are files of the user's; nothing in the library was chosen by lookin
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import os
+import random
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,7 +39,7 @@ from qkprism.atlas.atlas import HeadMeans
 from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.explain import explain
 from qkprism.atlas.rows import STAGES, RotatedRows
-from qkprism.atlas.signature import AT_ONCE, run_windows, signature
+from qkprism.atlas.signature import AT_ONCE, LABELS, run_windows, signature
 from qkprism.atlas.sums import KINDS, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of, written_by
@@ -44,14 +49,14 @@ from qkprism.models.rotation import Rotation
 
 MODEL, LENGTH = "smollm2", 256
 ROW = 4096
-AT_REST = 0.95  # attention on the first token, from which a head hardly attends elsewhere
+WRITTEN = 1  # seed of the text for the signature
 Layers = Mapping[int, HeadMeans]
 RowVisit = Callable[[AttentionCall, Rotation | None, Kinds, int], None]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpora", nargs=2, type=Path, required=True)
+    parser.add_argument("--corpora", nargs="*", type=Path, default=[], help="two; for the signature any number")
     parser.add_argument("--windows", type=int, default=192, help="of each corpus; a quarter is held out")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
@@ -229,17 +234,36 @@ def within_rows(logits: Tensor, seen: Tensor) -> Tensor:
 
 def signatures(arguments: argparse.Namespace) -> None:
     model = qk.load(MODEL)
-    for corpus in arguments.corpora:
-        learned, tested = windows_of(model, corpus, arguments.windows).split(0.25, 0)
+    for name, windows in signature_texts(model, arguments).items():
+        learned, tested = windows().split(0.25, 0)
         layers = learn(model, learned)
-        first, _, after = KINDS[:3]
-        rest, mass = attention_on(layers, first), attention_on(layers, after)
-        score = signature(model, tested, layers)["signature: induction-like"]
+        mass = attention_on(layers, KINDS[2])
+        scores = signature(model, tested, layers)
+        own, before = (scores[f"signature: keys hold {label}"] for label in LABELS[:2])
         top = sorted(mass, key=lambda head: -mass[head])[:10]
-        found = [head for head in score if score[head] > 0]
-        print(f"  {corpus.name}, {learned.tokens} tokens learned from, {tested.tokens} tested on")
-        tell_signature("keys hold the token before", top, found, mass)
-        tell_signature("and not at rest", top, [head for head in found if rest[head] < AT_REST], mass)
+        print(f"  {name}, {learned.tokens} tokens learned from, {tested.tokens} tested on")
+        tell_signature("heads at rest too", top, [head for head in own if before[head] > own[head]], mass)
+        like = scores["signature: induction-like"]
+        tell_signature("induction-like", top, [head for head in own if like[head] > 0], mass)
+
+
+def signature_texts(model: qk.Model, arguments: argparse.Namespace) -> dict[str, Callable[[], Windows]]:
+    """The corpora, and two texts that need none."""
+    most = arguments.windows
+    texts = {corpus.name: partial(windows_of, model, corpus, most) for corpus in arguments.corpora}
+    texts["docstrings"] = lambda: cut(model.tokenizer, docstrings(), LENGTH, most, "docstrings")
+    texts["its own text"] = lambda: written_by(model, LENGTH, most, WRITTEN)
+    return texts
+
+
+def docstrings() -> Iterator[str]:
+    """The docstrings of the standard library, a document a module, in an order by seed."""
+    files = sorted(Path(os.__file__).parent.glob("*.py"))
+    random.Random(0).shuffle(files)
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        yield "\n\n".join(filter(None, (ast.get_docstring(one) for one in ast.walk(tree) if isinstance(one, kinds))))
 
 
 def attention_on(layers: Layers, kind: str) -> dict[Head, float]:

@@ -361,6 +361,11 @@ def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
         assert edge == edge_of(row, edge.query, edge.key, found.tokens)
     frame = found.to_frame()
     assert list(frame["head"]) == [str(edge.head) for edge in found]
+    leads = frame[[name for name in frame if str(name).startswith("lead: ")]].sum(axis=1)
+    assert leads.tolist() == pytest.approx([edge.lead for edge in found])
+    assert frame["variation without first"].tolist() == [
+        found.row(edge.head).variation_later["+ asked position"] for edge in found
+    ]
     assert found.tokens_frame(found.edges[0].head)["attention"].sum() == pytest.approx(1.0)
 
 
@@ -376,11 +381,20 @@ def test_explain__tokens_are_named_by_text_number_or_mark() -> None:
     marked = explain(model, "The hat [+is] in Box O, the jam [?is] in Box", atlas=atlas, top=1)
     assert marked.tokens[marked.query] == marked.tokens[marked.edges[0].key] == tokens[place]
     assert marked.query > marked.edges[0].key == marked.key
-    for wrong, said in (({"query": 10**6}, "the text has"), ({"key": "zebra"}, "is not a token of the text")):
+    for wrong, said in (({"query": 10**6}, "the text has"), ({"key": "zebra"}, "is not in the text")):
         with pytest.raises(QKPrismError, match=said):
             explain(model, WORDS, atlas=atlas, **wrong)
     with pytest.raises(QKPrismError, match="does not see"):
         explain(model, WORDS, query=3, key=9, atlas=atlas)
+    for name in (tokens[place], "is"):  # as a token, and as a word in the text
+        before = explain(model, "ab is ab. He is ab", query=".", key=name, atlas=atlas, top=1)
+        assert before.key < before.query < len(before.tokens) - 3, "the last key up to the query, not the last of all"
+    word = explain(model, "ab zebra is a zebra, ab", key="zebra", atlas=atlas, top=1)
+    assert "".join(word.tokens[: word.key + 1]).replace("Ġ", " ") == "ab zebra is a zebra", (
+        "of a longer word the last token"
+    )
+    again = f"{word.tokens[word.key]!r} (token {word.key})"
+    assert f"to {again}" in word.edges[0].sentence, "a token that is there twice has its number"
     with pytest.raises(QKPrismError, match="L9H9 is not in"):
         explain(model, WORDS, head="L9H9", atlas=atlas)
 

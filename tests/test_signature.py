@@ -9,7 +9,7 @@ from torch import Tensor
 
 import qkprism.atlas.signature as signatures
 from qkprism.atlas.atlas import Atlas
-from qkprism.atlas.signature import LABELS, Kept, Reservoir, run_windows, signature, told_from
+from qkprism.atlas.signature import AT_REST, LABELS, Kept, Reservoir, run_windows, signature, told_from
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import Windows
 from qkprism.heads import Head
@@ -115,6 +115,17 @@ def test_signature__keys_of_the_token_before_are_induction_like(shift: int, low:
     scores = reservoir.scores()["signature: induction-like"]
     assert set(scores) == set(atlas().heads)
     assert all(low < score < high for score in scores.values())
+
+
+def test_signature__a_head_at_rest_is_not_judged() -> None:
+    layers = dict(atlas().layers)
+    attention = layers[1].attention.clone()
+    attention[:, 0] = torch.tensor([AT_REST - 0.01, *[AT_REST + 0.01] * (len(attention) - 1)])
+    layers[1] = replace(layers[1], attention=attention)
+    found = signature(model(), windows(), layers)
+    judged = {head for head, score in found["signature: induction-like"].items() if score == score}
+    assert judged == {head for head in atlas().heads if head.layer != 1 or head.index == 0}
+    assert all(score == score for score in found["signature: keys hold the token before"].values())
 
 
 def test_signature__does_not_depend_on_how_windows_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Container, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -12,14 +13,14 @@ import torch
 from torch import Tensor
 
 from qkprism.atlas.atlas import Atlas
-from qkprism.atlas.explanation import Explanation, HeadRow, edge_of
+from qkprism.atlas.explanation import NAMED, Explanation, HeadRow, edge_of
 from qkprism.atlas.naming import NamedForms, NamedHeads, Naming
 from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.shares import SHARES
 from qkprism.atlas.spans import FeatureRuns, listed, read_run_of
 from qkprism.atlas.survey import survey
 from qkprism.capture.model_source import check_ids, check_length, versions
-from qkprism.contrasts import Text
+from qkprism.contrasts import Span, Text
 from qkprism.core.row_split import PARTS, REST
 from qkprism.core.rows import cap
 from qkprism.core.variation import variation_of, without_first
@@ -38,6 +39,7 @@ from qkprism.runs import is_run
 from qkprism.studies.shelf_result import Shelf
 
 TokenName = int | str
+LISTED = 40  # tokens that are named where one is not found
 QUICK_WINDOWS, QUICK_LENGTH = 48, 128  # of the atlas that is made where there is none
 
 
@@ -60,8 +62,10 @@ def explain(
 
     model     what `load` gave
     text      any text; a token marked [?so] is the query, one marked [+so] the key
-    query     the token that attends: its number, or its text (the last such token); the last token of the text
-    key       the token attended to; without one the strongest edges at the query are told, whatever their key
+    query     the token that attends: its number, or its text (the last such token, or the last of a longer word); by
+              default the last token of the text
+    key       the token attended to (by its text, the last up to the query); without one the strongest edges at the
+              query are told, whatever their key
     head      one head, or some; all by default
     atlas     of `survey`, or its folder; without one that of the cache, which is made from the model's own text if
               there is none yet (a minute for the default model)
@@ -73,12 +77,12 @@ def explain(
     """
     top = whole_number(top, "top", 1)
     known = atlas_for(model, atlas, progress=progress)
-    ids, marked, wanted = _encode(model, text)
-    at = _place(query, ids, model, "query") if query is not None else marked
-    to = _place(key, ids, model, "key") if key is not None else wanted
+    ids, written, marked, wanted = _encode(model, text)
+    tokens = tuple(shown(model, one) for one in ids)
+    at = marked if query is None else _place(query, model, written, tokens, tokens, "query")
+    to = wanted if key is None else _place(key, model, written, tokens, tokens[: at + 1], "key")
     heads = _heads(model, head)
     rows = read_rows(model, ids, at, known, heads, {})
-    tokens = tuple(shown(model, one) for one in ids)
     edges = _edges(rows, at, to, tokens, several=head is not None)[:top]
     naming = features if isinstance(features, NamedHeads) else naming_of(features, model, method)
     named = naming.forms(sorted({row.head for row, _ in edges}))
@@ -136,8 +140,8 @@ def _split_layer(
             stage = stages[3][:, head.index : head.index + 1].clone()
             stage[0, 0, 0] += features.sum(0).to(stage)
             again = call.softmax(call.finish(stage, [head.index], at), [head.index])[0, 0, 0]
-            known["+ named"] = float(variation_of(again, true[one]))
-            known_later["+ named"] = float(variation_of(without_first(again), without_first(true[one])))
+            known[NAMED] = float(variation_of(again, true[one]))
+            known_later[NAMED] = float(variation_of(without_first(again), without_first(true[one])))
         found.append(
             HeadRow(
                 head=head,
@@ -191,8 +195,8 @@ def _best_keys(row: HeadRow, most: int) -> list[int]:
     return order or [0]
 
 
-def _encode(model: Model, text: str | Text) -> tuple[tuple[int, ...], int, int | None]:
-    """Tokens, the query's place, and the marked key's if there is one."""
+def _encode(model: Model, text: str | Text) -> tuple[tuple[int, ...], str, int, int | None]:
+    """Tokens, the text without marks, the query's place, and the marked key's if there is one."""
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
     if not isinstance(text, str | Text):
@@ -202,23 +206,36 @@ def _encode(model: Model, text: str | Text) -> tuple[tuple[int, ...], int, int |
     check_length(model, len(encoded.ids), "the text")
     check_ids(model, encoded.ids, "the text")
     keys = [key.position for key in encoded.keys]
-    return tuple(encoded.ids), encoded.query, keys[0] if keys else None
+    return tuple(encoded.ids), marked.text, encoded.query, keys[0] if keys else None
 
 
-def _place(name: TokenName, ids: Sequence[int], model: Model, what: str) -> int:
-    """The place of a token: a number (from the end if negative), or its text (the last that has it)."""
-    tokens = [shown(model, one) for one in ids]
+def _place(name: TokenName, model: Model, written: str, tokens: Sequence[str], first: Sequence[str], what: str) -> int:
+    """The place of a token: a number (from the end if negative), or its text.
+
+    Of several tokens it is the last of `first`, or else the last of all; of a word of several tokens, their last.
+    """
     if isinstance(name, int) and not isinstance(name, bool):
-        if -len(ids) <= name < len(ids):
-            return name % len(ids)
-        raise QKPrismError(f"{what}={name}: the text has {len(ids)} tokens, 0 to {len(ids) - 1}.")
+        if -len(tokens) <= name < len(tokens):
+            return name % len(tokens)
+        raise QKPrismError(f"{what}={name}: the text has {len(tokens)} tokens, 0 to {len(tokens) - 1}.")
     if not isinstance(name, str):
         raise QKPrismError(f"{show(name)} is not a token. Give its number or its text.")
     for test in (lambda token: token == name, lambda token: token.strip() == name.strip()):
-        if places := [place for place, token in enumerate(tokens) if test(token)]:
-            return places[-1]
-    listed = " ".join(f"{place}:{token!r}" for place, token in list(enumerate(tokens))[:40])
-    raise QKPrismError(f"{what}={name!r} is not a token of the text. Its tokens are {listed}")
+        for among in (first, tokens):
+            if places := [place for place, token in enumerate(among) if test(token)]:
+                return places[-1]
+    if name.strip() and (found := _ends(name, model, written)):
+        return max((place for place in found if place < len(first)), default=found[-1])
+    some = " ".join(f"{place}:{token!r}" for place, token in enumerate(tokens[:LISTED]))
+    more = f" and {len(tokens) - LISTED} more" if len(tokens) > LISTED else ""
+    raise QKPrismError(f"{what}={name!r} is not in the text. Its tokens are {some}{more}.")
+
+
+def _ends(name: str, model: Model, written: str) -> list[int]:
+    """The last tokens of the words that are written so."""
+    spans = tuple(Span(*found.span()) for found in re.finditer(re.escape(name.strip()), written))
+    marked = Text(written, None, spans)
+    return sorted(key.position for key in encode_text(model.tokenizer, marked, causal=model.is_causal).keys)
 
 
 def shown(model: Model, token: int) -> str:

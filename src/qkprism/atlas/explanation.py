@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 THREE = STAGES.index("+ asked position")
+NAMED = "+ named"  # the stage of the features that are told of a row
 EVEN = 0.1  # logits: a smaller lead is none
 FRAME = "width: 100%; height: 620px; border: 0"  # of the page in a notebook
 
@@ -66,7 +67,8 @@ class Edge:
 
     `shares` of the height and `lead_shares` of the lead are in logits, by part. In each the named features are offered
     that move it more than their permuted labels do; all others are part of the match without a name. `variation` is
-    that of the row rebuilt without the match.
+    that of the row rebuilt from position, salience and named features alone (`variation_later`: without the first
+    token).
     """
 
     head: Head
@@ -81,6 +83,7 @@ class Edge:
     lead_shares: Mapping[str, float]
     tried: tuple[str, ...]
     variation: float
+    variation_later: float
     sentence: str
 
     @property
@@ -129,7 +132,7 @@ class Explanation:
         return [place for place in order if bool(row.logits[place].isfinite())][:most]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row an edge: attention, height, the share of every part in it, and the rival with the lead over it."""
+        """A row an edge: attention, height, lead, the share of every part in both, and how well the row is rebuilt."""
         import pandas as pd
 
         return pd.DataFrame([self._record(edge) for edge in self.edges])
@@ -146,7 +149,10 @@ class Explanation:
             **edge.shares,
             "rival": None if edge.rival is None else self.tokens[edge.rival],
             "lead": edge.lead,
+            **{f"lead: {name}": share for name, share in edge.lead_shares.items()},
+            "tried": ", ".join(edge.tried),
             "variation": edge.variation,
+            "variation without first": edge.variation_later,
             "sentence": edge.sentence,
         }
 
@@ -217,7 +223,8 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
         lead=sum(lead_shares.values()),
         lead_shares=lead_shares,
         tried=row.tried,
-        variation=row.variation[STAGES[THREE]],
+        variation=row.variation.get(NAMED, row.variation[STAGES[THREE]]),
+        variation_later=row.variation_later.get(NAMED, row.variation_later[STAGES[THREE]]),
         sentence="",
     )
     return replace(edge, sentence=sentence_of(edge, tokens))
@@ -248,7 +255,8 @@ def _over(values: Float64[Tensor, "*draw token"], key: int, rival: int | None) -
 
 def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
     """Two short sentences, made from the numbers of the edge and nothing else."""
-    start = f"{edge.head} attends from {tokens[edge.query]!r} to {tokens[edge.key]!r} ({edge.attention:.2f})"
+    query, key = (_told(tokens, place) for place in (edge.query, edge.key))
+    start = f"{edge.head} attends from {query} to {key} ({edge.attention:.2f})"
     if edge.rival is None:
         return f"{start}: it sees nothing else."
     side = "above" if edge.height >= 0 else "below"
@@ -256,6 +264,12 @@ def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
     second = _second(edge.shares, edge.decides)
     more = f" ({_word(second)}: {edge.shares[second]:+.1f})" if second else ""
     return f"{said} the mean token{more}. {_lead_words(edge, tokens)}"
+
+
+def _told(tokens: Sequence[str], place: int) -> str:
+    """A token as text, with its number where another reads the same."""
+    again = f" (token {place})" if tokens.count(tokens[place]) > 1 else ""
+    return f"{tokens[place]!r}{again}"
 
 
 def _lead_words(edge: Edge, tokens: Sequence[str]) -> str:

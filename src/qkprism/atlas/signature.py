@@ -8,7 +8,8 @@ and the other way round:
     R2 = 1 - sum |y - guess|^2 / sum |y - mean|^2
 
 Where keys hold the token *before* them better than themselves, a query that looks for its own token finds what came
-after it: the head is induction-like. It is a score beside the attention that was measured, not a verdict.
+after it: the head is induction-like. It is a score beside the attention that was measured, not a verdict. A head at
+rest, which gives the first token `AT_REST` of its attention or more, has none: what its keys hold is hardly ever asked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from qkprism.atlas.atlas import HeadMeans
+from qkprism.atlas.sums import KINDS
 from qkprism.atlas.windows import WindowBatch, Windows
 from qkprism.heads import Head
 from qkprism.memory import give_back
@@ -32,6 +34,7 @@ DIRECTIONS = 16  # of the match, whose coordinates are kept
 AT_ONCE = 4  # windows of a pass
 TOKENS = 4096  # that are kept, at most
 LABELS = ("the token", "the token before", "the position")
+AT_REST = 0.95  # mean attention on the first token
 PLACES = 2.0  # bins of the position by octave
 SIDES = ("queries", "keys")
 
@@ -132,7 +135,7 @@ class Reservoir:
             side.append(coordinates.half().cpu())
 
     def scores(self) -> dict[str, dict[Head, float]]:
-        """Held-out R2 of queries and of keys from each label, and `induction-like`, by name and head."""
+        """Held-out R2 of queries and of keys from each label, and `induction-like`, by name and head; NaN at rest."""
         scores: dict[str, dict[Head, float]] = {}
         for layer, sides in self.found.items():
             for side, pieces in zip(SIDES, sides, strict=True):
@@ -142,7 +145,12 @@ class Reservoir:
                     values = {Head(layer, head): float(value) for head, value in enumerate(told)}
                     scores.setdefault(f"signature: {side} hold {label}", {}).update(values)
         own, before = (scores[f"signature: keys hold {label}"] for label in LABELS[:2])
-        return scores | {"signature: induction-like": {head: before[head] - own[head] for head in own}}
+        like = {head: torch.nan if self._at_rest(head) else before[head] - own[head] for head in own}
+        return scores | {"signature: induction-like": like}
+
+    def _at_rest(self, head: Head) -> bool:
+        first = self.layers[head.layer].attention[head.index, KINDS.index("first token")]
+        return float(first) >= AT_REST
 
 
 def at_places(vectors: Tensor, rotation: Rotation | None, places: Tensor) -> Float[Tensor, "head kept d_head"]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, JsonOption, ModelOption, app
 from qkprism.cli.inputs import Loading, check_text, heads_named, place_for
-from qkprism.cli.printing import print_json, print_sentences, print_table
+from qkprism.cli.printing import print_item, print_json, print_sentences, print_table
 from qkprism.cli.reports import write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
+
+if TYPE_CHECKING:  # a command imports what it needs, so that help is quick
+    from qkprism.atlas.explanation import Explanation
 
 FeaturesOption = Annotated[
     list[Path] | None, typer.Option(help="Run folders of features or of the shelf, to name parts of the match.")
@@ -102,6 +105,8 @@ def explain(
     """Why do heads attend there? Any text, in parts that add up, strongest edges first."""
     loading, heads = Loading(model, dtype, device, device_map), heads_named(head)
     check_text(text)
+    if save is not None and save.is_dir():
+        raise QKPrismError(f"{save} is a folder. Give a file for the page, such as {save / 'why.html'}.")
     _check_folders([*(features or ()), *([atlas] if atlas else ())])
     import qkprism as qk
 
@@ -111,9 +116,20 @@ def explain(
         print_json({"provenance": dict(found.provenance), "edges": found.to_frame().to_dict("records")})
     else:
         for number, edge in enumerate(found.edges, 1):
-            typer.echo(f"{number}. {edge.sentence}")
+            print_item(f"{number}. ", edge.sentence)
+        _print_rebuilt(found)
     if save is not None:
         typer.echo(f"Page: {found.save(save).resolve()}", err=as_json)
+
+
+def _print_rebuilt(found: Explanation) -> None:
+    """How much of each edge is explained, and how well its parts alone rebuild the row."""
+    frame = found.to_frame().rename(columns={"variation": "rebuilt_to_within", "unnamed match": "unnamed_logits"})
+    frame = frame.rename(columns={"variation without first": "without_the_first_token"})
+    columns = ["head", "key", "height", "unnamed_logits", "rebuilt_to_within", "without_the_first_token"]
+    columns += ["tried"] if any(frame["tried"]) else []
+    typer.echo("")
+    print_table(frame, columns, "Rows rebuilt from what has a name alone (total variation: 0 is exact)")
 
 
 def _check_folders(places: Iterable[Path]) -> None:
@@ -123,4 +139,4 @@ def _check_folders(places: Iterable[Path]) -> None:
 
 
 def _token(name: str | None) -> int | str | None:
-    return int(name) if name is not None and name.lstrip("-").isdecimal() else name
+    return int(name) if name is not None and name.removeprefix("-").isdecimal() else name
