@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from mailed import answer_in
 from qkprism import store
 from qkprism.atlas.atlas import Atlas, HeadMeans
 from qkprism.atlas.coverage import decides
-from qkprism.atlas.explain import cached_atlas, explain, read_rows
+from qkprism.atlas.explain import atlas_for, cached_atlas, explain, read_rows
 from qkprism.atlas.explanation import EVEN, edge_of, sentence_of
 from qkprism.atlas.rows import STAGES
 from qkprism.atlas.sums import KINDS, STRIDE, Kinds, LayerSums, add_call, empty_sums
@@ -303,6 +306,44 @@ def test_windows__files_are_read_and_mistakes_told(tmp_path: Path) -> None:
         documents_of([3])
     with pytest.raises(QKPrismError, match="No text of 16 tokens"):
         survey(wrapped("llama"), ["short"], progress=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("a.jsonl", b'{"text": "caf\xe9"}', "cannot be read as UTF-8"),
+        ("a.txt", b"caf\xe9", "cannot be read as UTF-8"),
+        ("a.jsonl", b"[" * 100_000, r"a\.jsonl, line 1: not JSON"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "half of a surrogate pair"),
+        ("a.parquet", b"PAR1", "is not a parquet file"),
+        ("dataset_dict.json", b"{}", "holds several datasets. Choose one, such as .*train"),
+    ],
+)
+def test_windows__hostile_files_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: bytes, said: str
+) -> None:
+    def broken(_: Path) -> None:
+        raise ValueError("no magic bytes")
+
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=broken))
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=lambda _: {"train": []}))
+    (tmp_path / name).write_bytes(body)
+    with pytest.raises(QKPrismError, match=said):
+        list(documents_of(tmp_path)[0])
+
+
+def test_windows__a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
+    for name, body in (("a.jsonl", '{"text": "one"}'), ("b.txt", "two")):
+        (tmp_path / name).write_text(body, encoding="utf-8-sig")
+    assert list(documents_of(tmp_path)[0]) == ["one", "two"]
+
+
+def test_explain__an_atlas_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    model, atlas = explained()
+    place = atlas.save(tmp_path / "atlas")
+    assert atlas_for(model, place) is atlas_for(model, place)
+    replace(atlas, provenance={**atlas.provenance, "model": "again"}).save(place)
+    assert atlas_for(model, place).provenance["model"] == "again"
 
 
 def test_directions__do_not_depend_on_the_basis() -> None:

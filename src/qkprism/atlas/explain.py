@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from qkprism.models.places import cache_folder
 from qkprism.models.rotation import Rotation
 from qkprism.options import choice, show, whole_number
 from qkprism.results.features import Features
-from qkprism.runs import is_run
+from qkprism.runs import MANIFEST, is_run
 from qkprism.studies.shelf_result import Shelf
 
 TokenName = int | str
@@ -255,14 +256,25 @@ def atlas_for(model: Model, atlas: Any, *, progress: bool = True) -> Atlas:
     if isinstance(atlas, Atlas):
         return _fitting(atlas, model)
     if atlas is not None:
-        return _fitting(Atlas.load(atlas), model)
+        return _fitting(_loaded(path_of(atlas)), model)
     place = cached_atlas(model)
     if is_run(place):
-        return _fitting(Atlas.load(place), model)
+        return _fitting(_loaded(place), model)
     made = survey(model, windows=QUICK_WINDOWS, length=QUICK_LENGTH, progress=progress)
     place.parent.mkdir(parents=True, exist_ok=True)
     made.save(place)
     return made
+
+
+def _loaded(place: Path) -> Atlas:
+    """The atlas of a folder; the last one is kept with its directions, for the next text."""
+    manifest = place / MANIFEST
+    return _read(place.resolve(), manifest.stat().st_mtime_ns if manifest.is_file() else 0)
+
+
+@lru_cache(maxsize=1)
+def _read(place: Path, written: int) -> Atlas:  # noqa: ARG001  (another writing is another atlas)
+    return Atlas.load(place)
 
 
 def cached_atlas(model: Model) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from qkprism.contrasts.markup import check_unicode
 from qkprism.errors import QKPrismError
 from qkprism.files import path_of
 from qkprism.models.model import Model
@@ -139,16 +140,15 @@ def _is_place(text: str) -> bool:
 
 def _read_all(listed: Sequence[Any]) -> Iterator[str]:
     for one in listed:
-        if isinstance(one, str):
-            yield one
-        else:
-            yield from read_documents(path_of(one))
+        for text in [one] if isinstance(one, str) else read_documents(path_of(one)):
+            check_unicode(text)
+            yield text
 
 
 def read_documents(place: Path) -> Iterator[str]:
     """The documents of a file (.jsonl: field `text`; .parquet: column `text`; else plain text), folder or dataset."""
     if place.is_dir():
-        if (place / "dataset_info.json").is_file():
+        if any((place / name).is_file() for name in _DATASET):
             yield from _dataset(place)
             return
         files = sorted(path for path in place.rglob("*") if path.suffix in _READERS and path.is_file())
@@ -163,23 +163,27 @@ def read_documents(place: Path) -> Iterator[str]:
 
 
 def _plain(place: Path) -> Iterator[str]:
-    try:
-        yield place.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise QKPrismError(f"{place} cannot be read as UTF-8 text ({error}).") from None
+    yield "".join(_lines(place))
 
 
 def _json_lines(place: Path) -> Iterator[str]:
-    with place.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield _text_of(place, number, line)
+    for number, line in enumerate(_lines(place), 1):
+        if line.strip():
+            yield _text_of(place, number, line)
+
+
+def _lines(place: Path) -> Iterator[str]:
+    try:
+        with place.open(encoding="utf-8-sig") as file:
+            yield from file
+    except (OSError, UnicodeDecodeError) as error:
+        raise QKPrismError(f"{place} cannot be read as UTF-8 text ({error}).") from None
 
 
 def _text_of(place: Path, number: int, line: str) -> str:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise QKPrismError(f"{place}, line {number}: not JSON ({error}).") from None
     text = record if isinstance(record, str) else record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):
@@ -192,7 +196,10 @@ def _parquet(place: Path) -> Iterator[str]:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
         raise QKPrismError(f"{place}: reading parquet needs pyarrow. Run: pip install pyarrow") from None
-    file = parquet.ParquetFile(place)
+    try:
+        file = parquet.ParquetFile(place)
+    except (OSError, ValueError) as error:
+        raise QKPrismError(f"{place} is not a parquet file ({error}).") from None
     if "text" not in file.schema_arrow.names:
         raise QKPrismError(f"{place} has no column `text`. It has: {', '.join(file.schema_arrow.names)}.")
     for batch in file.iter_batches(columns=["text"]):
@@ -205,11 +212,14 @@ def _dataset(place: Path) -> Iterator[str]:
     except ImportError:
         raise QKPrismError(f"{place} is a dataset on disk. Run: pip install datasets") from None
     dataset = datasets.load_from_disk(str(place))
+    if isinstance(dataset, Mapping):
+        raise QKPrismError(f"{place} holds several datasets. Choose one, such as {place / next(iter(dataset))}.")
     if "text" not in dataset.column_names:
         raise QKPrismError(f"{place} has no column `text`. It has: {', '.join(dataset.column_names)}.")
     yield from (row["text"] for row in dataset)
 
 
+_DATASET = ("dataset_info.json", "dataset_dict.json")  # which say that a folder is a dataset, or several
 _READERS = {".txt": _plain, ".md": _plain, ".jsonl": _json_lines, ".parquet": _parquet}
 
 
