@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from qkprism import QKPrismError, cli
 from qkprism.contrasts.shelves import shelf_rows
 from qkprism.contrasts.words import words
 from qkprism.core.evidence import leading_p
+from qkprism.explorer.desk import Desk
+from qkprism.explorer.opening import open_run
 from qkprism.studies import shelf as running
 from qkprism.studies.shelf_pass import factors_of, first_pass
 from qkprism.studies.shelf_result import ShelfRow
@@ -172,6 +176,19 @@ def test_shelf__is_saved_drawn_and_told(made, tmp_path):
     rows = answer_in(qk.report(made).html, "table", table="shelf")["rows"]
     assert "Where did this word stand before?" in {cell for row in rows for cell in map(str, row)}
     assert {trace.type for trace in made.plot().data} == {"heatmap", "scatter"}
+
+
+def test_open_run__a_shelf_of_another_version_is_shown_and_names_no_parts(made, model, tmp_path):
+    shutil.copytree(made.folder, tmp_path / "shelf")
+    (tmp_path / "shelf" / "duplicate-spaces" / "manifest.json").unlink()
+    run = open_run(tmp_path / "shelf")
+    assert "another version" in run.notes[0]
+    assert f"qkprism shelf --run --save {tmp_path / 'shelf'}" in run.notes[0]
+    assert not open_run(Path(made.folder)).notes
+    atlas = qk.survey(model, ["garage the box of the key " * 20], windows=4, length=32, progress=False)
+    desk = Desk.ready(model, atlas, {"old": run, "table": open_run(made.save(tmp_path / "table"))})
+    assert desk.explain("the box of the key the box of the key", None)["edges"]
+    assert "contrast: duplicate" in {column["name"] for column in desk.library.tell_heads()["columns"]}
 
 
 def test_row__holds_only_if_all_three_do():

@@ -287,9 +287,12 @@ class Desk:
     def _naming(self, method: str | None) -> NamedHeads:
         """The features of all runs; what they are in a head does not depend on the text, and is kept."""
         if method not in self._namings:
-            runs = {Path(name).name: run for name, run in self.naming.items()}
+            read = {
+                name: run for name, run in self.naming.items() if isinstance(run, Features) or run.folder is not None
+            }
+            runs = {Path(name).name: run for name, run in read.items()}
             self._namings[method] = naming_of(
-                runs if len(runs) == len(self.naming) > 1 else list(self.naming.values()), self.model, method
+                runs if len(runs) == len(read) > 1 else list(read.values()), self.model, method
             )
         return self._namings[method]
 

@@ -139,9 +139,19 @@ def open_run(folder: Path, name: str | None = None) -> OpenRun:
     called = str(folder) if name is None else name
     if not folder.is_dir() or not is_run(folder):
         raise QKPrismError(f"{folder} is not a run folder. `qkprism runs` lists those there are.")
-    if (folder / MANIFEST).is_file():
-        return _single(folder, called)
-    return _study(folder, called)
+    return _readable(_single(folder, called) if (folder / MANIFEST).is_file() else _study(folder, called))
+
+
+def _readable(run: OpenRun) -> OpenRun:
+    """A run whose shelf names parts only if its features can be read; else a note says why it names none."""
+    faults = {part: fault for part, one in run.naming.items() if isinstance(one, Shelf) and (fault := one.fault())}
+    tables = {part: replace(one, folder=None) for part, one in run.naming.items() if part in faults}
+    notes = [
+        f"{run.name} is of another version, or a part of it is missing, so its features name no parts here. "
+        f"Make it anew with qkprism shelf --run --save {run.name}. ({fault})"
+        for fault in faults.values()
+    ]
+    return replace(run, naming={**run.naming, **tables}, notes=(*run.notes, *notes))
 
 
 def contrast_file(folder: Path) -> Path | None:

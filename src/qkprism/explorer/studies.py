@@ -32,8 +32,9 @@ def told_of_study(folder: Path) -> dict[str, Any]:
     study = STUDIES[kind]
     try:
         found = study.load(folder)
-    except QKPrismError:
-        return {"findings": lambda: findings(["This study is not finished: what is there is shown."])}
+    except QKPrismError as error:
+        told = f"This study is not finished, or another version wrote it: what can be read is shown. ({error})"
+        return {"findings": lambda: findings([told])}
     return study.tell(found)
 
 

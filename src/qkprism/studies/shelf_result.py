@@ -19,7 +19,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
 from qkprism.results.stored import load_result, save_result
-from qkprism.runs import MANIFEST, json_value
+from qkprism.runs import MANIFEST, json_value, read_manifest
 from qkprism.subspaces.spaces import Spaces
 
 if TYPE_CHECKING:
@@ -124,6 +124,16 @@ class Shelf(Frozen):
         place = Path(self.folder) / part_folder(self[contrast].contrast, part)
         written = place / MANIFEST
         return _read_once(load, place, written.stat().st_mtime_ns if written.is_file() else 0)
+
+    def fault(self) -> str:
+        """Why the features of the table cannot be read, as where another version wrote them; nothing if they can."""
+        try:
+            for row in self.rows if self.folder is not None else ():
+                for part in ("features", "spaces"):
+                    read_manifest(Path(str(self.folder)) / part_folder(row.contrast, part))
+        except QKPrismError as error:
+            return str(error)
+        return ""
 
     def named(self, head: HeadLike) -> dict[str, Feature]:
         """The features of a head, by the contrasts among whose best heads it is.
