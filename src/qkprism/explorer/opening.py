@@ -144,8 +144,9 @@ def open_run(folder: Path, name: str | None = None) -> OpenRun:
 
 def _readable(run: OpenRun) -> OpenRun:
     """A run whose shelf names parts only if its features can be read; else a note says why it names none."""
-    faults = {part: fault for part, one in run.naming.items() if isinstance(one, Shelf) and (fault := one.fault())}
-    tables = {part: replace(one, folder=None) for part, one in run.naming.items() if part in faults}
+    shelves = {part: one for part, one in run.naming.items() if isinstance(one, Shelf)}
+    faults = {part: fault for part, shelf in shelves.items() if (fault := shelf.fault())}
+    tables = {part: replace(shelves[part], folder=None) for part in faults}
     notes = [
         f"{run.name} is of another version, or a part of it is missing, so its features name no parts here. "
         f"Make it anew with qkprism shelf --run --save {run.name}. ({fault})"
