@@ -118,6 +118,8 @@ def explain(
         for number, edge in enumerate(found.edges, 1):
             print_item(f"{number}. ", edge.sentence)
         _print_rebuilt(found)
+        if features and not any(edge.tried for edge in found):
+            typer.echo("None of the features that were given holds in these heads.")
     if save is not None:
         typer.echo(f"Page: {found.save(save).resolve()}", err=as_json)
 
