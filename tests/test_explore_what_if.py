@@ -83,15 +83,24 @@ def test_what_if__a_steer_by_nothing_changes_nothing_and_by_one_is_the_swap_of_t
 
 
 @pytest.mark.parametrize("query", [32, 28])
-def test_what_if__a_part_that_is_taken_away_is_gone_from_one_logit(query: int) -> None:
+def test_what_if__a_part_that_is_taken_away_is_as_in_the_mean_token(query: int) -> None:
     found = asked(pair("ablate", query=query), part="salience", **PART)
     row = desk()._explanation(WORDS, query).row(HEAD)
     logits = row.logits.clone()
-    logits[attended(query)] -= row.terms["salience"][attended(query)]
+    salience = row.terms["salience"]
+    logits[attended(query)] -= salience[attended(query)] - salience[1 : query + 1].mean()
     assert found["attention"]["after"] == pytest.approx(logits.softmax(0).tolist(), abs=2e-4)
     assert found["draws"] == len(found["moved"]["permuted"]) == 8
     low, high = (found["attention"][name] for name in ("low", "high"))
     assert all(a <= b for a, b in zip(low, high, strict=True))
+
+
+def test_what_if__a_key_that_is_taken_away_is_the_mean_key() -> None:
+    found = asked(pair("ablate"), **ALL)
+    logits = desk()._explanation(WORDS, 32).row(HEAD).logits.clone()
+    logits[attended(32)] = logits[1:33].mean()
+    assert found["attention"]["full"] == pytest.approx(logits.softmax(0).tolist(), abs=1e-3)
+    assert found["attention"]["full"] != pytest.approx(found["attention"]["before"], abs=1e-2)
 
 
 def test_what_if__reaches_the_prediction_from_the_query_on() -> None:

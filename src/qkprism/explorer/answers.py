@@ -15,7 +15,7 @@ from qkprism.figures.theme import MISSING, ROLES, SEQUENTIAL
 
 if TYPE_CHECKING:
     from qkprism.atlas.atlas import Atlas
-    from qkprism.atlas.explanation import Edge, Explanation
+    from qkprism.atlas.explanation import Edge, Explanation, HeadRow
     from qkprism.heads import Head
     from qkprism.studies.shelf_result import Shelf
 
@@ -107,8 +107,13 @@ def row_answer(explanation: Explanation, head: Head, keys: Iterable[int]) -> dic
         ],
         "variation": {name: number(value) for name, value in row.variation.items()},
         "sink": number(row.sink),
-        "edges": [edge_answer(explanation.edge(head, key)) for key in dict.fromkeys(keys)],
+        "edges": [_with_unnamed(explanation.edge(head, key), row) for key in dict.fromkeys(keys)],
     }
+
+
+def _with_unnamed(edge: Edge, row: HeadRow) -> dict[str, Any]:
+    """An edge, and the features that its sentence does not name, since permuted labels do as well there."""
+    return edge_answer(edge) | {"unnamed": [name for name in row.null if name not in edge.shares]}
 
 
 def heads_answer(heads: Sequence[Head], atlas: Atlas | None, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ The edits are those of `intervene` (`core/edits.py`), in the subspace of feature
     a part     k_o += delta q / (scaling |q|^2), so that l_o += delta   delta made of the part's values of the two keys
 
 A swap takes as much from the target. A conditional one goes by the values of a label (`core/conditional.py`), here of
-the nearest mean. A steer adds `amount` times what the target has more. Beside the edit stand the
-same edit of the whole key, and with permuted labels; a part has none, so its values are dealt anew among the tokens.
+the nearest mean. A steer adds `amount` times what the target has more. To ablate gives the original key what the mean
+token after the first has, from which parts are counted: a product with zero is no attention less. Beside the edit
+stand the same edit of the whole key, and with permuted labels; a part has none: its values are dealt anew among tokens.
 """
 
 from __future__ import annotations
@@ -62,19 +63,22 @@ class Wish:
         if self.original == self.target:
             raise QKPrismError("The two keys are one token. Choose another second key.")
 
-    def edit(self, original: Float64[Tensor, " d"], target: Float64[Tensor, " d"]) -> Edit:
-        """The edit of two vectors, or of two values."""
+    def edit(self, original: Float64[Tensor, " d"], target: Float64[Tensor, " d"], mean: Float64[Tensor, " d"]) -> Edit:
+        """The edit of two vectors, or of two values, among others of this mean."""
+        if self.kind == "ablate":
+            return Edit("replace", vector=mean)
         kind = "swap" if self.kind == "conditional" else self.kind
         return Edit(kind, amount=self.amount, vector=target - original if self.kind == "steer" else None)
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The query and the two keys of one head, as they meet."""
+    """The query and the two keys of one head, as they meet; `mean` is that of the keys after the first token."""
 
     query: Float64[Tensor, " d_head"]
     original: Float64[Tensor, " d_head"]
     target: Float64[Tensor, " d_head"]
+    mean: Float64[Tensor, " d_head"]
     scaling: float
 
 
@@ -127,7 +131,7 @@ def _within(wish: Wish, moved: Mapping[Head, Subspace | ConditionalSwap], head: 
     if isinstance(one, ConditionalSwap):
         unknown = torch.tensor(UNKNOWN, device=met.original.device)
         return one.changes(met.original, met.target, (unknown, unknown))
-    edit = wish.edit(met.original, met.target)
+    edit = wish.edit(met.original, met.target, met.mean)
     change = edit.change(met.original, head, one, partner=met.target)
     return change, edit.of_target(change)
 
@@ -137,6 +141,7 @@ def part_variants(wish: Wish, values: Float64[Tensor, " token"], seen: Sequence[
     if wish.kind == CONDITIONAL:
         raise QKPrismError("A part of a logit has no conditional exchange: choose features of a run, or kind='swap'.")
     generator, later = torch.Generator().manual_seed(0), torch.tensor([place for place in seen if place > 0])
+    mean = values[later].mean().view(1)
     dealt = []
     for _ in range(DRAWS):
         drawn = values.clone()
@@ -144,14 +149,16 @@ def part_variants(wish: Wish, values: Float64[Tensor, " token"], seen: Sequence[
         dealt.append(drawn)
     return [
         Variant("none", None),
-        Variant("feature", partial(_of_part, wish, values)),
-        *(Variant("permuted", partial(_of_part, wish, drawn)) for drawn in dealt),
+        Variant("feature", partial(_of_part, wish, values, mean)),
+        *(Variant("permuted", partial(_of_part, wish, drawn, mean)) for drawn in dealt),
     ]
 
 
-def _of_part(wish: Wish, values: Float64[Tensor, " token"], head: Head, met: Meeting) -> Changes:
+def _of_part(
+    wish: Wish, values: Float64[Tensor, " token"], mean: Float64[Tensor, " one"], head: Head, met: Meeting
+) -> Changes:
     original, target = values[wish.original].view(1), values[wish.target].view(1)
-    edit = wish.edit(original, target)
+    edit = wish.edit(original, target, mean)
     delta = edit.delta(original, head, partner=target).to(met.query)
     change = delta * met.query / (met.scaling * met.query.square().sum())
     return change, edit.of_target(change)
@@ -212,7 +219,11 @@ class _Run:
             return key
         query = call.query[0, head.index, rows[0]].to(home).double()
         original, target = (self._column(call, place) for place in (self.wish.original, self.wish.target))
-        met = Meeting(query, key[original].clone(), key[target].clone(), float(call.scaling))
+        later = [
+            self._column(call, place)
+            for place in range(1, 1 + max(self.wish.query, self.wish.original, self.wish.target))
+        ]
+        met = Meeting(query, key[original].clone(), key[target].clone(), key[later].mean(0), float(call.scaling))
         for place, change in zip((original, target), self.variant.change(head, met), strict=True):
             key[place] += change
         return key

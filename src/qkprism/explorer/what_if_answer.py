@@ -108,7 +108,7 @@ def sentence(
     done = {
         "swap": f"Exchanging {what} between {original} and {target}",
         "conditional": f"Exchanging {what} between {original} and {target}, each as strong as its place has it,",
-        "ablate": f"Taking {what} from {original}",
+        "ablate": f"Giving {original} no more {what} than the mean token has",
         "steer": f"Moving {original} by {wish.amount:g} of the way to {target} in {what}",
     }[wish.kind]
     before, after = (float(by_control[name][0].attention[wish.original]) for name in ("none", "feature"))

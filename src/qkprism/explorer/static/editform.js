@@ -5,7 +5,7 @@ import { go } from "./state.js";
 
 const KINDS = [
   ["swap", "swap", "exchange it between the two keys"],
-  ["ablate", "ablate", "take it from the first key"],
+  ["ablate", "ablate", "give the first key no more of it than the mean token has"],
   ["steer", "steer", "move the first key towards the second, or away from it"],
 ];
 const PART = "part:";
@@ -24,11 +24,12 @@ export function editForm() {
   const kinds = KINDS.map(([value, text, told]) => {
     const radio = /** @type {HTMLInputElement} */ (el("input", { type: "radio", name: "edit-kind", value, id: `edit-${value}` }));
     radio.addEventListener("change", () => go({ kind: value }));
-    return { radio, element: el("label", { class: "choice", for: `edit-${value}`, title: told }, radio, ` ${text}`) };
+    return { radio, element: el("label", { class: "choice", for: `edit-${value}`, title: told }, radio, ` ${text}`), told, value };
   });
   const amount = /** @type {HTMLInputElement} */ (
     el("input", { type: "range", min: "-2", max: "3", step: "0.1", id: "edit-amount", "aria-describedby": "edit-amount-hint" }));
   const shown = el("output", { class: "amount" });
+  const done = el("p", { class: "hint" });
   const slider = el("div", { class: "slider" }, el("label", { for: "edit-amount", text: "by" }), amount, shown,
     el("p", { class: "hint", id: "edit-amount-hint", text: "1: the first key has what the second has. 0: nothing. Below 0: away from it." }));
   const together = /** @type {HTMLInputElement} */ (el("input", { type: "checkbox", id: "edit-together" }));
@@ -36,7 +37,7 @@ export function editForm() {
   const all = el("label", { class: "choice", for: "edit-together" }, together, several);
   const element = el("div", { class: "edit-form" },
     el("div", { class: "controls" }, el("label", { for: "edit-head", text: "In head" }), head, el("label", { for: "edit-what", text: "edit" }), what),
-    meaning, features, el("div", { class: "controls", role: "radiogroup", "aria-label": "How" }, ...kinds.map((kind) => kind.element)), slider, all);
+    meaning, features, el("div", { class: "controls", role: "radiogroup", "aria-label": "How" }, ...kinds.map((kind) => kind.element)), done, slider, all);
 
   head.addEventListener("change", () => go({ head: head.value.trim().toUpperCase(), key: null, target: null }));
   what.addEventListener("change", () => {
@@ -76,6 +77,7 @@ export function editForm() {
     fill(meaning, part?.meaning ?? "Tick the features that are edited together. p: how often null data holds as well on held-out examples.");
     fill(features, ...(set ? set.features.map((one) => featureBox(one, chosen.includes(one.name))) : []));
     for (const { radio } of kinds) radio.checked = radio.value === kind;
+    fill(done, `To ${kind}: ${kinds.find((one) => one.value === kind)?.told}.`);
     slider.hidden = kind !== "steer";
     amount.value = String(Number.isFinite(far) ? far : 1);
     fill(shown, Number(amount.value).toFixed(1));

@@ -19,8 +19,17 @@ const SOURCES = new Map([["own", "its own contrast"], ["stored", "kept with the 
 export function featureCards(evidence, status) {
   if (!evidence.features.length) return [];
   const open = evidence.features.length < 3;
-  return [el("h3", { text: "What runs found in it" }),
-    ...(evidence.problems ?? []).map((text) => el("p", { class: "problem", text })), ...evidence.features.map((feature) => card(evidence, feature, status, open))];
+  const runs = new Map();
+  for (const feature of evidence.features) {
+    const [run] = feature.run.split(" / ");
+    if (!runs.has(run)) runs.set(run, []);
+    runs.get(run).push(card(evidence, feature, status, open || feature === evidence.features[0]));
+  }
+  const columns = [...runs].map(([run, cards]) =>
+    el("section", { "aria-label": run }, runs.size > 1 ? el("h4", { text: run }) : null, ...cards));
+  return [el("h3", { text: runs.size > 1 ? "What runs found in it, side by side" : "What runs found in it" }),
+    ...(evidence.problems ?? []).map((text) => el("p", { class: "problem", text })),
+    el("div", { class: "runs-beside" }, ...columns)];
 }
 
 /**

@@ -29,10 +29,12 @@ export function headsView(status, palette) {
     el("section", { class: "card", "aria-label": "Map" },
       el("h2", { text: "Heads of the model" }),
       el("div", { class: "controls" },
-        el("label", { for: "score", text: "Colour by" }), score,
-        el("label", { for: "find", text: "Find" }), search,
+        el("label", { for: "score", text: "Colour by" }), score),
+      el("div", { class: "controls spaced" },
+        el("label", { for: "find", text: "Open head" }), search,
         el("label", { for: "beside", text: "and beside it" }), beside),
-      el("div", { class: "controls spaced" }, el("label", { for: "across", text: "Across" }), across, el("label", { for: "up", text: "up" }), up),
+      el("details", { class: "spaced", id: "axes" }, el("summary", { text: "Draw two scores against each other" }),
+        el("div", { class: "controls spaced" }, el("label", { for: "across", text: "Across" }), across, el("label", { for: "up", text: "Up" }), up)),
       caption, map.element, plotted),
     el("div", { class: "panels" }, panel.element, second.element));
   score.addEventListener("change", () => go({ score: score.value }));
@@ -64,7 +66,7 @@ export function headsView(status, palette) {
         heads = found;
         drawn = "";
         fill(score, ...columnOptions(heads.columns));
-        for (const axis of [across, up]) fill(axis, el("option", { value: "", text: "a map of layers and heads" }), ...columnOptions(heads.columns));
+        for (const axis of [across, up]) fill(axis, el("option", { value: "", text: "none: a map" }), ...columnOptions(heads.columns));
       }
       draw(heads, state);
       map.mark(state.head ?? "");
@@ -82,6 +84,7 @@ export function headsView(status, palette) {
     const column = columnNamed(all.columns, state.score) ?? usualColumn(all.columns);
     const [x, y] = [columnNamed(all.columns, state.across), columnNamed(all.columns, state.up)];
     [score.value, across.value, up.value] = [column.name, x?.name ?? "", y?.name ?? ""];
+    if (x && y) /** @type {HTMLDetailsElement} */ (element.querySelector("#axes")).open = true;
     [map.element.hidden, plotted.hidden] = [Boolean(x && y), !(x && y)];
     const now = JSON.stringify([column.name, x?.name, y?.name, x && y ? [state.head, state.other] : 0]);
     if (drawn === now) return;

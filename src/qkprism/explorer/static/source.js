@@ -1,7 +1,7 @@
 // Where answers come from: the server that gave this page, or the data inside a page that was mailed.
 
 /**
- * @typedef {{head: string, key: number, attention: number, decides: string, sentence: string}} Edge
+ * @typedef {{head: string, key: number, attention: number, decides: string, sentence: string, unnamed?: string[]}} Edge
  * @typedef {{tokens: string[], query: number, edges: Edge[], methods?: string[]}} Explanation
  * @typedef {{out: [number, number][][], into: [number, number][][]}} Links
  * @typedef {{name: string, color: string, meaning: string, values: (number|null)[]}} Part

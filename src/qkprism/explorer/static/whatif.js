@@ -41,6 +41,8 @@ export function whatIfView(status) {
       tokens.element),
     el("section", { class: "card spaced", "aria-label": "Edit" }, edit.element),
     el("section", { class: "card spaced", "aria-label": "What happens" }, sentence,
+      el("p", {}, el("button", { type: "button", class: "link", text: "Why does it attend there?",
+        on: { click: () => go({ view: "why", ...(places ? { query: places.query, key: places.key } : {}) }) } })),
       el("div", { class: "columns halves" },
         el("div", {}, titles.attention, attention), el("div", {}, titles.said, said, moved))));
   const element = el("div", { class: "whatif" }, ...form.elements, answer);

@@ -9,6 +9,8 @@ import { stackView } from "./stack.js";
 import { go } from "./state.js";
 import { tokensView } from "./tokens.js";
 
+/** What an edit can take away, but a feature. */
+const PLAIN = ["first token", "position", "salience", "asked position"];
 const SHOWN = [14, 40, 1000];
 const WAYS = new Map([
   ["oblique", "oblique: each along all the others"],
@@ -25,10 +27,12 @@ export function whyView(status) {
   const question = el("p", { class: "hint question" });
   const title = el("h2", { id: "row-title" });
   const sentence = el("p", { class: "computed", "aria-live": "polite" });
-  let chosen = { head: "", key: 0, query: 0 };
+  let chosen = { head: "", key: 0, query: 0, part: /** @type {string|null} */ (null) };
   const removing = el("button", { type: "button", class: "link", text: "What if it did not attend there?",
     on: { click: () => go({ view: "whatif", ...chosen, target: null, kind: "ablate" }) } });
   const detail = el("p", { class: "hint pointed-at" });
+  const unnamed = el("p", { class: "hint" });
+  const awaited = el("p", { class: "hint" });
   const rebuilt = el("p", { class: "hint" });
   const method = /** @type {HTMLSelectElement} */ (el("select", { id: "method" }));
   const ways = el("p", { class: "axis hint", hidden: true }, el("label", { for: "method", text: "Named features share the match " }), method);
@@ -38,11 +42,11 @@ export function whyView(status) {
     el("section", { class: "card text-card", "aria-label": "Text" }, question, tokens.element, detail),
     el("div", { class: "columns" },
       el("section", { class: "card", "aria-label": "Heads" }, el("h2", { text: "Heads that attend from here" }), heads.element),
-      el("section", { class: "card", "aria-labelledby": "row-title" }, title, sentence, mailed ? null : el("p", {}, removing),
+      el("section", { class: "card", "aria-labelledby": "row-title" }, title, sentence, unnamed, mailed ? null : el("p", {}, removing),
         el("p", { class: "axis hint" }, el("span", { text: "Logits of " }), most,
           el("span", { text: " in parts, from the mean token after the first. The upright stroke is the whole logit." })),
         ways, stack.element, rebuilt)));
-  const element = el("div", { class: "why" }, ...(mailed ? [] : form.elements), answer);
+  const element = el("div", { class: "why" }, ...(mailed ? [] : form.elements), awaited, answer);
 
   /** @type {import("./source.js").Explanation|null} */
   let explanation = null;
@@ -79,6 +83,8 @@ export function whyView(status) {
     last = state;
     asking.abort();
     form.show(state.text);
+    awaited.hidden = Boolean(state.text) || mailed;
+    fill(awaited, `Write a text, or choose one: it appears as tokens, and ${state.head ?? "every head"} is asked why it attends where it does.`);
     if (!state.text && !mailed) {
       answer.hidden = true;
       [explanation, row] = [null, null];
@@ -146,7 +152,10 @@ export function whyView(status) {
     stack.show(row, words, edge.key, Number(most.value));
     fill(title, `${row.head}: why ${quoted(words[edge.key])}?`);
     fill(sentence, edge.sentence);
-    chosen = { head: row.head, key: edge.key, query };
+    const { decides } = edge;
+    const feature = !PLAIN.includes(decides) && decides !== "unnamed match" && row.parts.some((part) => part.name === decides);
+    chosen = { head: row.head, key: edge.key, query, part: feature ? null : PLAIN.includes(decides) ? decides : "match" };
+    fill(unnamed, edge.unnamed?.length ? `${edge.unnamed.join(", ")}: permuted labels tell as much of this key, so the sentence counts it as unnamed.` : "");
     fill(rebuilt, rebuiltSentence(row));
     showWays(explanation.methods ?? []);
     point(null);
