@@ -31,6 +31,7 @@ test-kills: .venv/ready
 # The explorer's page: types of its modules, a browser that clicks, axe, and many questions at once.
 test-page: .venv/ready browser/node_modules/ready
 	browser/node_modules/.bin/tsc -p browser
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check nbconvert
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m pytest -n 0 browser
 
 browser/node_modules/ready: browser/package.json

@@ -22,14 +22,14 @@ export function featureCards(evidence, status) {
   const runs = new Map();
   for (const feature of evidence.features) {
     const [run] = feature.run.split(" / ");
-    if (!runs.has(run)) runs.set(run, []);
-    runs.get(run).push(card(evidence, feature, status, open || feature === evidence.features[0]));
+    const cards = runs.get(run) ?? [];
+    runs.set(run, [...cards, card(evidence, feature, status, open || !cards.length)]);
   }
   const columns = [...runs].map(([run, cards]) =>
     el("section", { "aria-label": run }, runs.size > 1 ? el("h4", { text: run }) : null, ...cards));
   return [el("h3", { text: runs.size > 1 ? "What runs found in it, side by side" : "What runs found in it" }),
     ...(evidence.problems ?? []).map((text) => el("p", { class: "problem", text })),
-    el("div", { class: "runs-beside" }, ...columns)];
+    el("div", { class: runs.size > 1 ? "runs-beside several" : "runs-beside" }, ...columns)];
 }
 
 /**

@@ -70,6 +70,7 @@ export function headsView(status, palette) {
       }
       draw(heads, state);
       map.mark(state.head ?? "");
+      if (document.activeElement !== search) search.value = state.head ?? "";
       beside.value = state.other ?? "";
       second.element.hidden = !state.other;
       await panel.look(heads, state.head, signal);
