@@ -23,6 +23,7 @@ from qkprism.catalogue import damages, differences, runs_below
 from qkprism.cli import inputs
 from qkprism.cli.app import app, commands_of, examples_of
 from qkprism.cli.printing import _length, table_lines
+from qkprism.explorer.mail import write_kept
 from qkprism.locks import lock_file, locked
 from qkprism.models import places
 from qkprism.runs import write_run
@@ -373,3 +374,21 @@ def test_command_line__a_thousand_random_combinations_give_no_traceback(run, tmp
         assert "Traceback" not in err or {"-v", "--verbose"} & {*words}, (name, words)
     assert {0, 2} <= {*codes}
     assert os.listdir(tmp_path)
+
+
+def test_runs_delete__takes_what_was_written_for_the_page_and_nothing_else(run, some_runs):  # noqa: F811
+    place = some_runs / "a"
+    write_run(place / "heads", "scores", {}, {"scores": {"x": torch.zeros(2)}})
+    (place / "contrast.jsonl").write_text("{}\n")
+    write_kept(place, [], ["contrast.jsonl", "heads/manifest.json"])
+    (place / "heads" / "mine.txt").write_text("mine")
+    (place / "contrast.jsonl").write_text("mine\n")
+    assert "contrast.jsonl, heads" in run("runs", "delete", place, "--yes")[1]
+    left = sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+    assert left == ["contrast.jsonl", "heads", "heads/mine.txt"]
+    whole = some_runs / "deep" / "b"
+    (whole / "contrast.jsonl").write_text("{}\n")
+    write_run(whole / "heads", "scores", {}, {"scores": {"x": torch.zeros(2)}})
+    write_kept(whole, [], ["contrast.jsonl", "heads/manifest.json"])
+    assert run("runs", "delete", whole, "--yes")[0] == 0
+    assert not whole.exists()

@@ -16,6 +16,7 @@ from qkprism.runs import MANIFEST, read_manifest, remove_run
 from qkprism.store import STUDY
 
 _DEPTH = 6
+KEPT, TEXTS, SCORES = "kept.json", "contrast.jsonl", f"heads/{MANIFEST}"  # that stand beside a run, for its page
 _OURS = ("report.html", "found.json")
 
 
@@ -171,9 +172,23 @@ def delete(folder: str | os.PathLike[str]) -> list[str]:
     place = path_of(folder)
     if place.is_symlink() or not (place / MANIFEST).is_file():
         raise QKPrismError(f"{place} is not a single run. Remove a study's folder by hand, or its runs one by one.")
-    (place / "report.html").unlink(missing_ok=True)
+    ours = written_beside(place)
+    if SCORES in ours:
+        remove_run((place / SCORES).parent)
+    for name in ("report.html", *ours):
+        (place / name).unlink(missing_ok=True)
     remove_run(place)
     return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+
+
+def written_beside(folder: Path) -> list[str]:
+    """Files that were written beside a run for its page, and are still what was written."""
+    try:
+        told = json.loads((folder / KEPT).read_bytes())["beside"]
+        kept = {name: str(told[name]) for name in (TEXTS, SCORES) if name in told}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [KEPT, *(name for name in kept if (folder / name).is_file() and file_digest(folder / name) == kept[name])]
 
 
 def choices_of(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -9,10 +9,11 @@ import typer
 
 from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, ModelOption, app
 from qkprism.cli.inputs import Loading
+from qkprism.cli.reports import keep_and_write
 from qkprism.files import path_of
 
 TASK = "boxes"
-HEADS, SEARCHED, EXAMPLES = 4, 80, 150
+HEADS, SEARCHED, EXAMPLES, SHOWN = 4, 80, 150, 24
 PROMPT = "The hat is in box O, the jam is in box Z, the pen is in box K. The jam is in box"
 ANSWER = "Z"
 
@@ -28,6 +29,8 @@ def demo(
     """A first look: which heads find the right box, what they go by, and one prompt explained."""
     place, loading = path_of(save), Loading(model, dtype, device, device_map)
     import qkprism as qk
+    from qkprism.contrasts import Text
+    from qkprism.results.words import told_p
 
     loaded = loading.load()
     task = qk.task(TASK, tokenizer=loaded.tokenizer, n_train=EXAMPLES, n_search=SEARCHED)
@@ -37,21 +40,21 @@ def demo(
     _say(f"1. Which heads attend to the box that is asked for? (a head that guesses: {scores.chance:.0%})")
     best = scores.top(HEADS)
     for row in scores.to_frame().head(HEADS).to_dict("records"):
-        typer.echo(f"  {row['head']}: right in {row['accuracy']:.0%} of the prompts, q = {row['q']:.1g}")
+        typer.echo(f"  {row['head']}: right in {row['accuracy']:.0%} of the prompts, q {told_p(row['q'])}")
     _say(f"2. What do they go by? {EXAMPLES} prompts, each beside twins in which one thing changed.")
     features = qk.decompose(loaded, task.contrasts, heads=best)
-    features.save(place / "features")
+    features.save(place)
     for feature in features.by_evidence()[:6]:
-        typer.echo(f"  {feature.head} {feature.contrast}: {feature.evidence}, p = {feature.p:.1g}")
+        typer.echo(f"  {feature.head} {feature.contrast}: {feature.evidence}, p {told_p(feature.p)}")
     _say("3. Where does every head look on plain text? Surveyed once, on text that the model writes, and kept.")
     why = qk.explain(loaded, PROMPT, key=ANSWER, head=list(best), features=features)
     _say(f'4. Why do they attend to "{ANSWER}" in a prompt of our own?')
     typer.echo(f'  "{PROMPT}"')
     for edge in why:
         typer.echo(f"  {edge.sentence}")
-    page = why.save(place / "why.html")
+    page = keep_and_write(loaded, place, texts=task.search[:SHOWN], scores=scores, prompts=[Text(PROMPT)])
     typer.echo("\nNext: the whole study with all its proofs (make study), or a prompt of yours:")
-    typer.echo(f'  qkprism explain "..." --features {save}/features')
+    typer.echo(f'  qkprism explain "..." --features {save}')
     typer.echo(f"Page: {page.resolve()}")
 
 

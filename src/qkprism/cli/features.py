@@ -166,10 +166,8 @@ def decompose(
     report = None
     if save is not None and kept is not None:
         features.save(save)
-        if scores is not None:
-            scores.save(save / "heads")
-        texts.fit(contrasts[:1], "test", model, SHOWN)[0].contrast.write(save / "contrast.jsonl")
-        report = keep_and_write(loaded, save)
+        seen = texts.fit(contrasts[:1], "test", model, SHOWN)[0].contrast
+        report = keep_and_write(loaded, save, texts=seen, scores=scores)
         remove_run(kept)
     _show(features, as_json)
     if report and not as_json:

@@ -12,7 +12,11 @@ from qkprism.cli.inputs import Loading
 from qkprism.errors import QKPrismError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qkprism.contrasts import Contrast, Text
     from qkprism.models.model import Model
+    from qkprism.results.scores import HeadScores
 
 PAGE = "report.html"
 
@@ -55,9 +59,24 @@ def write_page(*runs: Path, to: Path | None = None) -> Path:
     return page_of(*runs).save(to or runs[0] / PAGE).resolve()
 
 
-def keep_and_write(model: Model, folder: Path) -> Path:
-    """Keep what the page shows of prompts, then write it in the run's folder."""
+def keep_and_write(
+    model: Model,
+    folder: Path,
+    *,
+    texts: Contrast | None = None,
+    scores: HeadScores | None = None,
+    prompts: Sequence[Text] = (),
+) -> Path:
+    """Put texts and scores beside a run, keep what the page shows of prompts, then write it in the run's folder."""
+    from qkprism.catalogue import SCORES, TEXTS, written_beside
     from qkprism.explorer.keep import keep
 
-    keep(model, folder)
+    beside = written_beside(folder)
+    if texts is not None and (TEXTS in beside or not (folder / TEXTS).exists()):  # never over a file of one's own
+        texts.write(folder / TEXTS)
+        beside.append(TEXTS)
+    if scores is not None:
+        scores.save((folder / SCORES).parent)
+        beside.append(SCORES)
+    keep(model, folder, prompts=prompts, beside=beside)
     return write_page(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explain import cached_atlas, explain
+from qkprism.catalogue import written_beside
 from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.explorer.desk import Desk
@@ -25,9 +26,22 @@ EDGES = 12  # of a prompt
 SEEN = 4  # features
 
 
-def keep(model: Model, folder: Path, atlas: Atlas | None = None) -> None:
-    """Ask the model what the page of a run will be asked, and write the answers beside the run."""
-    write_kept(folder, kept_of(model, open_run(folder, ""), atlas))
+def keep(
+    model: Model,
+    folder: Path,
+    atlas: Atlas | None = None,
+    *,
+    prompts: Sequence[Text] = (),
+    beside: Sequence[str] | None = None,
+) -> None:
+    """Ask the model what the page of a run will be asked, and write the answers beside the run.
+
+    prompts   explained in place of the run's own
+    beside    files that were written there for the page, and go when the run is deleted; else those known before
+    """
+    run = open_run(folder, "")
+    answers = kept_of(model, replace(run, prompts=tuple(prompts) or run.prompts), atlas)
+    write_kept(folder, answers, written_beside(folder) if beside is None else beside)
 
 
 def kept_of(model: Model, run: OpenRun, atlas: Atlas | None = None) -> list[Kept]:

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qkprism.catalogue import KEPT
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import FORMAT, PALETTE, dumps, edge_answer, explanation_answer, row_answer
 from qkprism.explorer.assets import one_page
-from qkprism.files import write_bytes
+from qkprism.files import file_digest, write_bytes
 
 if TYPE_CHECKING:
     from qkprism.atlas.explanation import Explanation
     from qkprism.heads import Head
 
-FILE = "kept.json"  # in the folder of a run
 HEADS, KEYS = 12, 20  # of an explanation
 
 
@@ -83,14 +83,16 @@ def _keys(explanation: Explanation, head: Head) -> list[int]:
     return [*told, *explanation.most_attended(head, KEYS)]
 
 
-def write_kept(folder: Path, kept: Iterable[Kept]) -> None:
-    """Keep answers that took the model beside a run's results."""
-    write_bytes(folder / FILE, dumps({"format": FORMAT, "kept": [one.to_json() for one in kept]}) + b"\n")
+def write_kept(folder: Path, kept: Iterable[Kept], beside: Iterable[str] = ()) -> None:
+    """Keep answers beside a run, and the digests of what else was written for the page."""
+    digests = {name: file_digest(folder / name) for name in beside if name != KEPT}
+    body = {"format": FORMAT, "beside": digests, "kept": [one.to_json() for one in kept]}
+    write_bytes(folder / KEPT, dumps(body) + b"\n")
 
 
 def read_kept(folder: Path) -> tuple[Kept, ...]:
     """The answers that were kept beside a run, if there are any."""
-    place = folder / FILE
+    place = folder / KEPT
     if not place.is_file():
         return ()
     try:

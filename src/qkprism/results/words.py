@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 
 NAMED = 5  # heads in a sentence
 EDITS = 4  # that are told
+TINY = 1e-20  # of a p or q value: nobody is as sure as a smaller one says
+
+
+def told_p(value: float) -> str:
+    """A p or q value after its letter.
+
+    >>> told_p(0.034), told_p(1e-231)
+    ('= 0.03', '< 1e-20')
+    """
+    return f"= {value:.1g}" if value >= TINY else f"< {TINY:.0e}"
 
 
 def heads_in_words(scores: HeadScores) -> list[str]:
@@ -23,7 +33,7 @@ def heads_in_words(scores: HeadScores) -> list[str]:
     found = [row for row in rows if row["q"] <= level.level]
     told = [
         f"In {scores.n} examples {best['head']} comes first: the marked key it attends to most is a positive one in "
-        f"{best['accuracy']:.0%} (standard error {best['accuracy_error']:.0%}) of them, q = {best['q']:.1g}.",
+        f"{best['accuracy']:.0%} (standard error {best['accuracy_error']:.0%}) of them, q {told_p(best['q'])}.",
         f"A head that picks a marked key at random is right in {scores.chance:.0%}.",
         f"By accuracy, {level}.",
     ]
@@ -42,7 +52,7 @@ def features_in_words(features: Features) -> list[str]:
     for name in features.contrasts[:3]:
         best = next(one for one in features.by_evidence() if one.contrast == name)
         told.append(
-            f"{name}: the strongest evidence is in {best.head}, q = {q[name, best.head]:.1g}: {best.evidence}. "
+            f"{name}: the strongest evidence is in {best.head}, q {told_p(q[name, best.head])}: {best.evidence}. "
             f"By the held-out test of direction 1, {counts[name]}."
         )
     if len(features.contrasts) > 3:

@@ -34,11 +34,12 @@ export function figurePlace() {
     if (shown === wanted) return;
     shown = wanted;
     const { figure: body } = await ask("figure", { run, figure });
-    const drawing = await plotly();
     if (shown !== wanted) return; // another was asked for meanwhile
     const inner = el("div", { role: "img", "aria-label": body.layout.title?.text?.replace(/<[^>]*>/g, " ") ?? figure });
     inner.style.setProperty("height", `${body.layout.height ?? 450}px`);
-    fill(element, inner);
+    fill(element, inner); // as high as it will be, before plotly is read
+    const drawing = await plotly();
+    if (shown !== wanted) return;
     await drawing.newPlot(inner, body.data, body.layout, { displaylogo: false, showSendToCloud: false });
   }
 

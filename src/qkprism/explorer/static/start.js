@@ -11,6 +11,8 @@ import { promptForm } from "./prompt.js";
 import { ask, mailed } from "./source.js";
 import { go } from "./state.js";
 
+const FIRST = 3; // sentences before the picture
+
 /**
  * @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status
  * @param {import("./source.js").Palette} palette
@@ -21,24 +23,27 @@ export function startView(status, palette) {
   const caption = el("p", { class: "hint" });
   const title = el("h2", {});
   const drawn = figurePlace();
-  const claims = el("div", {});
+  const rest = el("div", {});
   const pins = pinList();
   const form = promptForm("start-prompt", "Ask why", (text) => go({ view: "why", text, query: null, key: null }));
   const picture = el("section", { class: "card spaced", "aria-label": "The picture" }, title, caption, map.element, drawn.element);
   const element = el("div", {},
     el("section", { class: "card", "aria-label": "What this is" }, sentences),
     mailed ? null : el("section", { class: "card spaced", "aria-label": "Ask" }, ...form.elements),
-    pins.element, picture, claims);
+    pins.element, picture, rest);
 
   async function look(/** @type {import("./state.js").State} */ state) {
     try {
       const start = /** @type {import("./source.js").Start} */ (await ask("start"));
       const found = start.found ?? [];
-      fill(sentences, ...(found.length ? found.flatMap((one) => foundPart(one, found.length > 1)) : []),
-        ...[...(start.sentences ?? []), start.hint ?? []].filter((one) => one.length).map((one) => el("p", {}, ...pieces(one))));
-      fill(claims, ...found.filter((one) => one.claims.length).map(claimList));
+      const model = [...(start.sentences ?? []), start.hint ?? []].filter((one) => one.length);
+      const each = Math.max(1, Math.floor(FIRST / found.length)); // of a run
+      const first = (found.length ? found.flatMap((one) => one.sentences.slice(0, each)) : model).slice(0, FIRST);
+      fill(sentences, ...first.map((one) => el("p", {}, ...pieces(one))));
       pins.show();
-      await showPicture(found, state);
+      await showPicture(found, state); // what stands below it comes after it, so that nothing jumps
+      fill(rest, ...found.map((one) => foundPart(one, first)), restPart(start.model ?? "", model.filter((one) => !first.includes(one))),
+        ...found.filter((one) => one.claims.length).map(claimList));
       status.done();
     } catch (error) {
       status.fail(/** @type {Error} */ (error).message);
@@ -67,16 +72,24 @@ export function startView(status, palette) {
 }
 
 /**
- * What a run found, and the prompts that it kept.
+ * What else a run found, and the prompts that it kept.
  * @param {import("./source.js").Found} found
- * @param {boolean} several
+ * @param {import("./source.js").Piece[][]} told that stand above
  */
-function foundPart(found, several) {
-  return [
-    several ? el("h2", { text: `${found.run}: ${found.what}` }) : null,
-    ...found.sentences.map((sentence) => el("p", {}, ...pieces(sentence))),
+function foundPart(found, told) {
+  return restPart(`${found.run}: ${found.what}`, found.sentences.filter((one) => !told.includes(one)),
     ...(found.prompts.length ? [el("p", {}, "Why, in a prompt of this run: ", ...found.prompts.map(({ text, query, head }) =>
       el("button", { type: "button", class: "link prompt-link", text, on: { click: () => go({ view: "why", text, query, head, key: null }) } })))] : []),
-    ...found.notes.map((note) => el("p", { class: "hint" }, ...pieces(note))),
-  ].filter((one) => one !== null);
+    ...found.notes.map((note) => el("p", { class: "hint" }, ...pieces(note))));
+}
+
+/**
+ * @param {string} title
+ * @param {import("./source.js").Piece[][]} sentences
+ * @param {...HTMLElement} more
+ */
+function restPart(title, sentences, ...more) {
+  if (!sentences.length && !more.length) return null;
+  return el("section", { class: "card spaced sentences", "aria-label": title }, el("h2", { text: title }), ...more,
+    el("ul", {}, ...sentences.map((sentence) => el("li", {}, ...pieces(sentence)))));
 }
