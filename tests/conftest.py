@@ -5,10 +5,12 @@ import gc
 import pytest
 from jaxtyping import install_import_hook
 
+from shapes import modules_with_shapes
+
 LONG = ("intervene", "default_model", "studies", "pipeline", "study_filter", "extras", "validate", "planted_truth")
 
-# it stays, because the library imports its modules when they are wanted
-install_import_hook("qkprism", "shapes.shapes_only")
+# it stays, because the library imports its modules when they are wanted; a module without shapes is left as it is
+install_import_hook(modules_with_shapes(), "shapes.shapes_only")
 
 
 def pytest_collection_modifyitems(config, items):
