@@ -7,6 +7,7 @@ import json
 import pytest
 
 from qkprism import Contrast, Features
+from qkprism.contrasts.shelves import findings
 from test_cli import place, run  # noqa: F401
 from tiny import one_thread  # noqa: F401
 
@@ -142,6 +143,9 @@ def test_shelf__lists_every_contrast(run):  # noqa: F811
     code, out, _ = run("shelf", "--wide")
     assert code == 0
     assert "What followed the same word before?" in out
+    made = findings()["found"]["induction"]["made"]
+    (row,) = [line for line in out.splitlines() if line.startswith("induction ")]
+    assert row.endswith(f"{made['date']}, qkprism {made['qkprism']}")
     code, out, _ = run("shelf", "--json")
     assert len(json.loads(out)["contrasts"]) >= 14
 

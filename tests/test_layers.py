@@ -110,6 +110,7 @@ FLOORS = [
     ],
     [
         "models.places",
+        "models.quick",
         "models.devices",
         "models.calls",
         "models.forest",

@@ -9,8 +9,12 @@ from safetensors.torch import load_file, save_file
 
 import qkprism as qk
 from qkprism import QKPrismError
+from qkprism.contrasts.tasks import fitting_words
+from qkprism.contrasts.templates import read_template
 from qkprism.models import loading
 from qkprism.models.digest import model_digest
+from qkprism.models.offsets import word_offsets
+from qkprism.models.quick import quick_tokenizer
 from test_pipeline import contrast, unchecked
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -144,6 +148,27 @@ def test_load__default_model_from_its_package():
     assert model.heads_per_layer == dict.fromkeys(range(30), 9)
     assert model.layers[0].n_kv_heads == 3
     assert model.tokenizer.chat_template
+
+
+@pytest.mark.model
+def test_quick_tokenizer__gives_the_ids_and_offsets_of_the_full_one():
+    quick, (full, _) = quick_tokenizer("smollm2"), loading.load_tokenizer("smollm2")
+    assert quick.is_fast
+    texts = [e.text.text for name in ("boxes", "code", "digit") for e in qk.task(name, n_train=2).contrast]
+    texts += ["", " ", "naïve café, 東京 🙂\n\n  a\ttab", "A\u0301 1234567", "x" * 300]
+    texts += ["<|im_start|>user\nHi<|im_end|>"]
+    for text in texts:
+        assert quick.encode(text, add_special_tokens=False) == full.encode(text, add_special_tokens=False)
+        assert word_offsets(quick)(text) == word_offsets(full)(text)
+    for name in ("filter", "opposite", "greater"):
+        assert fitting_words(read_template(name), quick) == fitting_words(read_template(name), full)
+
+
+def test_quick_tokenizer__is_of_no_other_model_and_of_none_that_was_not_converted(folder, tmp_path, monkeypatch):
+    assert quick_tokenizer(str(folder)) is None
+    monkeypatch.setenv("QKPRISM_CACHE", str(tmp_path))
+    monkeypatch.setattr("qkprism.models.quick.packaged_gguf", lambda _: folder / "model.safetensors")
+    assert quick_tokenizer("smollm2") is None
 
 
 def without(folder, *names, **changed):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,7 +216,18 @@ def test_found__has_the_row_that_a_run_writes(made):
     fields = set(made.to_json("x")["found"]["duplicate"])
     for name, found in kept.items():
         assert set(found) == fields, name
+        assert set(found["made"]) == {"date", *made.provenance["versions"]}, name
     assert made.to_json("x")["provenance"]["command"] == "x"
+
+
+def test_found__says_of_each_row_when_and_with_what_it_was_made(made, tmp_path):
+    folder = shutil.copytree(made.folder, tmp_path / "shelf")
+    for stamp in folder.glob("duplicate-test-*.job"):
+        os.utime(stamp, (86400 * 400, 86400 * 400))
+    found = qk.Shelf.load(folder).to_json()["found"]
+    assert found["duplicate"]["made"] == {"date": "1971-02-05", **made.provenance["versions"]}
+    assert found["coreference"]["made"]["date"] > "2026"
+    assert replace(made, folder=None).to_json()["found"]["duplicate"]["made"]["date"] is None
 
 
 def test_command__runs_and_refuses(model, made, monkeypatch, capsys):

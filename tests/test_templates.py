@@ -454,8 +454,13 @@ def test_words__too_few_that_fit_say_so():
 
 def test_words__too_few_for_the_test_say_where():
     text = BOXES.replace('things = "objects"', 'things = ["a", "b", "c", "d", "e", "f", "g"]')
-    with pytest.raises(QKPrismError, match=r"mine.toml:16: a sample of 4 is more than the 2 there are"):
+    with pytest.raises(QKPrismError, match=r"mine.toml:16: a sample of 4 is more than the 2 there are") as caught:
         made(text)
+    held, more, both = "the 2 of 'things' held out for the test", "(held_out = 0.5)", '(shared = ["things"])'
+    assert all(part in str(caught.value) for part in (held, more, both))
+    shared = text.replace("places = 4", 'places = 8\nshared = ["things"]')
+    with pytest.raises(QKPrismError, match=r"a sample of 8 is more than the 7 there are; use a longer list$"):
+        made(shared)
 
 
 # Mistakes

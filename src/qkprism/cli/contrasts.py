@@ -178,6 +178,10 @@ def shelf(
 
 
 def _tokenizer(model: str) -> Any:
+    from qkprism.models.quick import quick_tokenizer
+
+    if quick := quick_tokenizer(model):
+        return quick
     from qkprism.models.loading import load_tokenizer
 
     tokenizer, _ = load_tokenizer(model)

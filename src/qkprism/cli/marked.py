@@ -98,8 +98,11 @@ def _verdict(found: ContrastCheck) -> str:
 def show_shelf(rows: list[dict[str, Any]]) -> None:
     """The contrasts of the shelf, each with its question and what was found in the default model."""
     found = any(row["found"] for row in rows)
-    columns = ("contrast", "question", *(_FOUND if found else ()))
+    columns = ("contrast", "question", *((*_FOUND, "made") if found else ()))
     cells = [{key: row[key] for key in ("contrast", "question")} | _found(row["found"]) for row in rows]
+    for cell, row in zip(cells, rows, strict=True):
+        made = row["found"].get("made", {})
+        cell["made"] = f"{made['date']}, qkprism {made['qkprism']}" if made else "-"
     print_rows(cells, columns, "Contrasts that come with qkprism", fold=("question",))
 
 

@@ -148,7 +148,8 @@ def _telling(rows: Sequence[Balance], declared: Sequence[str]) -> Iterator[str]:
 
 _ADVICE = {
     "place": "Let the positive key stand in every place: places = 5 with key(), or shuffle().",
-    "distance": "Let positive and negative keys be equally far from the query, or write several prompts.",
+    "distance": "Let positive and negative keys be equally far from the query, also where words that tell them apart "
+    "have unequally many tokens, or write several prompts.",
     "length": "Draw positive and negative keys from words of equal length.",
     "token": "Draw positive and negative keys from the same list, or ask for either kind in turn.",
 }

@@ -94,12 +94,12 @@ class Writer:
         if not isinstance(draw, Compiled):
             return draw
         with placed(self.template, ("draw", name)):
-            drawing = _Drawing(roll, name, rng or roll.rng(name), twin)
+            drawing = _Drawing(roll, name, rng or roll.rng(name), twin, shared=self.template.shared)
             return self.template.sandbox.value(draw, {**values, **functions(drawing, self.lists, values)})
 
     def _write(self, roll: Roll, values: Values, label: str = "") -> Text:
         with placed(self.template, prompt_path(self.template, roll)):
-            drawing = _Drawing(roll, "prompt", roll.rng("prompt"), label=label)
+            drawing = _Drawing(roll, "prompt", roll.rng("prompt"), label=label, shared=self.template.shared)
             known = {**values, **functions(drawing, self.lists, values)}
             return joined(self.template.sandbox.write(self.template.prompts[roll.prompt], known))
 
@@ -219,13 +219,17 @@ def _words(value: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """For which variable of which prompt functions draw, and from which numbers; `label` is one that keys get too."""
+    """For which variable of which prompt functions draw, and from which numbers; `label` is one that keys get too.
+
+    Of the lists that are `shared` nothing is held out.
+    """
 
     roll: Roll
     name: str
     rng: Random
     twin: bool = False
     label: str = ""
+    shared: Sequence[str] = ()
 
 
 def functions(drawing: _Drawing, lists: Mapping[str, Sequence[str]], values: Values) -> dict[str, Callable[..., Any]]:
@@ -238,6 +242,18 @@ def functions(drawing: _Drawing, lists: Mapping[str, Sequence[str]], values: Val
             raise Fault("there is nothing to choose from")
         return pair_at(pool, roll.number - 1, f"{roll.seed} {drawing.name} {next(turns)}")
 
+    def too_few(what: str, wanted: int, items: Any, pool: Sequence[Any]) -> Fault:
+        """What to do about a list of which a part is kept for the test, or about another."""
+        few = f"a {what} of {wanted} is more than the {len(pool)} there are"
+        name = next((name for name, words in lists.items() if name not in drawing.shared and [*words] == items), "")
+        if not name:
+            return Fault(f"{few}; use a longer list", word=what)
+        tested = roll.seed.endswith(" test")
+        side = f"the {len(pool)} of {name!r} {'held out' if tested else 'not held out'} for the test"
+        more = " hold out more (held_out = 0.5)," if tested else ""
+        share = f'or let contrasts and test share it (shared = ["{name}"])'
+        return Fault(f"{few}; use a longer list,{more} {share}: these are {side}", word=what)
+
     def turn(items: Any, without: Any = ()) -> Any:
         """One item; over the prompts, and over their twins, each comes equally often."""
         return pair(_pool(items, without))[drawing.twin]
@@ -248,8 +264,7 @@ def functions(drawing: _Drawing, lists: Mapping[str, Sequence[str]], values: Val
             raise Fault("row() needs places: say how many there are (places = 5), or use sample()", word="row")
         pool, places = _pool(items, without), values["places"]
         if len(pool) < places:
-            few = f"a row of {places} is more than the {len(pool)} there are"
-            raise Fault(f"{few}; use a longer list, or let contrasts and test share it (shared)", word="row")
+            raise too_few("row", places, items, pool)
         both = pair(pool) if len(pool) > places else pair(pool)[:1] * 2  # without one to spare there is no twin
         others = rng.sample([item for item in pool if item not in both], places - 1)
         return [*others[: roll.asked], both[drawing.twin], *others[roll.asked :]]
@@ -260,7 +275,7 @@ def functions(drawing: _Drawing, lists: Mapping[str, Sequence[str]], values: Val
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise Fault(f"sample takes a list and a whole number, not {count!r}", word="sample")
         if count > len(pool):
-            raise Fault(f"a sample of {count} is more than the {len(pool)} there are; use a longer list", word="sample")
+            raise too_few("sample", count, items, pool)
         return rng.sample(pool, count)
 
     def choice(items: Any, without: Any = ()) -> Any:

