@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -699,17 +700,19 @@ def test_read__mistakes_in_tables_have_their_line(tmp_path, table, message):
         Contrast.read(path)
 
 
-def test_read__parquet_is_read_or_says_what_is_missing(tmp_path):
-    path = tmp_path / "mine.parquet"
-    try:
-        import pyarrow
-    except ImportError:
-        path.write_bytes(b"PAR1")
-        with pytest.raises(QKPrismError, match="Parquet needs pyarrow; install it"):
-            Contrast.read(path)
-        return
+def test_read__parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "mine.parquet").write_bytes(b"PAR1")
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(QKPrismError, match="Parquet needs pyarrow; install it"):
+        Contrast.read(tmp_path / "mine.parquet")
+
+
+def test_read__parquet_and_datasets_on_disk_are_read_in_the_order_of_their_shards(tmp_path):
+    import pyarrow
     import pyarrow.parquet as parquet
 
+    path = tmp_path / "mine.parquet"
     rows = [{"text": f"a Z b O c{n}", "positive": [2, 3], "negative": [[6, 7]], "group": None} for n in range(700)]
     table = pyarrow.Table.from_pylist(rows)
     parquet.write_table(table, path, row_group_size=300)

@@ -135,7 +135,13 @@ def draw(
 
 @app.command(epilog="Examples:  qkprism shelf   qkprism shelf --run --model Qwen/Qwen3-0.6B --save runs/qwen")
 def shelf(
-    run: Annotated[bool, typer.Option("--run", help="Run all of them through a model; if killed, it goes on.")] = False,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run",
+            help="Run all of them through a model; if killed, it goes on. Under torchrun: -m qkprism -- shelf --run.",
+        ),
+    ] = False,
     model: ModelOption = "smollm2",
     save: Annotated[Path, typer.Option(help="With --run: the folder; what is in it is not computed again.")] = Path(
         "runs/shelf"
