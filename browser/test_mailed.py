@@ -9,7 +9,6 @@ import pytest
 from test_page import AXE
 
 import qkprism as qk
-from conftest import serving
 from qkprism.explorer.keep import keep
 from test_atlas import explained
 from test_pipeline import contrast
@@ -22,9 +21,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A features run that kept answers of the model, with the scores of heads and an effects run beside it."""
     model, atlas = explained()
     folder = tmp_path_factory.mktemp("mailed")
-    model.hf.save_pretrained(folder / "little")
-    model.tokenizer.save_pretrained(folder / "little")
-    atlas.save(folder / "atlas")
     texts = contrast(40)
     features = qk.decompose(model, texts, rank=2, progress=False)
     place = features.save(folder / "boxes")
@@ -96,15 +92,3 @@ def test_mailed__everybody_can_use_it(watched: Any, run: Path, view: str, scheme
     serious = [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert serious == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_live__figures_are_drawn_and_saved_under_the_servers_policy(watched: Any, run: Path) -> None:
-    page, options = watched, ["--model", "little", "--atlas", "atlas", "--device", "cpu", "--dtype", "float32"]
-    with serving(run, "effects", *options) as (address, _):
-        page.goto(f"{address}#view=run")
-        page.locator("button[data-figure=effects]").click()
-        page.wait_for_selector(".figure-place .main-svg")
-        with page.expect_download() as saved:
-            page.locator(".modebar-btn").first.click()
-        assert saved.value.suggested_filename.endswith(".png")
-        page.goto("about:blank")

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from qkprism.atlas.words import atlas_in_words
@@ -96,19 +95,25 @@ def _best_copier(atlas: Atlas) -> list[Piece]:
 def _found(name: str, run: OpenRun) -> dict[str, Any]:
     """What a run found, with links to heads and to the tables that sentences are made from."""
     found = list(run.findings())
-    ends = [one.table != other.table for one, other in pairwise([*found, Finding("")])]  # of sentences from one table
     return {
         "run": name,
         "what": run.what,
         "sentences": [
-            [*pieces(one.sentence), *(_source(name, one.table) if ends[i] and one.table in run.tables else ())]
-            for i, one in enumerate(found)
+            [
+                *pieces(one.sentence),
+                *(_source(name, one.table) if _numbers(one) and one.table in run.tables else ()),
+            ]
+            for one in found
         ],
         "notes": [pieces(note) for note in run.notes],
         "claims": [claim._asdict() | {"here": pieces(claim.here)} for claim in run.claims()],
         "picture": run.picture,
         "prompts": [_prompt(run, dict(one.words)) for one in run.kept if one.ask == "explain"],
     }
+
+
+def _numbers(finding: Finding) -> bool:
+    return re.search(r"\d", HEAD.sub("", finding.sentence)) is not None
 
 
 def _prompt(run: OpenRun, words: dict[str, Any]) -> dict[str, Any]:

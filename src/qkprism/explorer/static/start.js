@@ -11,7 +11,7 @@ import { promptForm } from "./prompt.js";
 import { ask, mailed } from "./source.js";
 import { go } from "./state.js";
 
-const FIRST = 3; // sentences before the picture
+const LEADING = 3; // sentences before the picture
 
 /**
  * @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status
@@ -37,8 +37,8 @@ export function startView(status, palette) {
       const start = /** @type {import("./source.js").Start} */ (await ask("start"));
       const found = start.found ?? [];
       const model = [...(start.sentences ?? []), start.hint ?? []].filter((one) => one.length);
-      const each = Math.max(1, Math.floor(FIRST / found.length)); // of a run
-      const first = (found.length ? found.flatMap((one) => one.sentences.slice(0, each)) : model).slice(0, FIRST);
+      const each = Math.max(1, Math.floor(LEADING / found.length)); // of a run
+      const first = (found.length ? found.flatMap((one) => one.sentences.slice(0, each)) : model).slice(0, LEADING);
       fill(sentences, ...first.map((one) => el("p", {}, ...pieces(one))));
       pins.show();
       await showPicture(found, state); // what stands below it comes after it, so that nothing jumps
