@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import qkprism as qk
+from interacting import LATENT, PLACE, InteractingToy
+from plain_vectors import intervene_vectors
 from qkprism.capture import vectors as vectors_module
 from qkprism.capture.source import sites_of
 from qkprism.core.by_value import ValuePlan
@@ -21,9 +23,8 @@ from qkprism.models.encoding import encode
 from qkprism.results.features import Features
 from qkprism.studies.binding_prompts import binding_prompts
 from qkprism.subspaces.conditions import CONDITIONAL, layer_conditions, methods_of
-from qkprism.subspaces.intervention import intervene_vectors, key_changes
+from qkprism.subspaces.intervention import key_changes
 from qkprism.subspaces.modulation import head_modulation, layer_amplitudes, modulation_of, why_not_conditional
-from qkprism.toy.interacting import LATENT, PLACE, InteractingToy
 from qkprism.verbs.aims import given_aims
 from qkprism.verbs.intervene import conditions_of
 from test_intervene import edited_attention, load

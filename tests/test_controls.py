@@ -11,6 +11,7 @@ from plotly.validator_cache import ValidatorCache
 
 from drawn import note, traces
 from one_head import decompose_vector_sets
+from plain_vectors import intervene_vectors
 from planted import Lock
 from qkprism import Head
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE, RIVALS, SHARED, WEAK, Control, ControlName
@@ -19,7 +20,6 @@ from qkprism.explorer.opening import opened
 from qkprism.figures.separation import separation_figure
 from qkprism.figures.theme import INK
 from qkprism.subspaces.conditions import layer_conditions
-from qkprism.subspaces.intervention import intervene_vectors
 from qkprism.toy.contrasts import feature_only
 from test_planted_truth import attending
 

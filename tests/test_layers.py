@@ -93,7 +93,6 @@ FLOORS = [
         "toy.store",
         "toy.training",
         "toy.contrasts",
-        "toy.interacting",
         "toy.truth",
         "toy.recovery",
         "toy.interventions",

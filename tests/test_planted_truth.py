@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from one_head import decompose_vector_sets
+from plain_vectors import intervene_vectors
 from planted import Lock, basis_change, swap
 from qkprism import Head
 from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
 from qkprism.results.effects import GIVEN
 from qkprism.subspaces.conditions import PROJECTING, layer_conditions
-from qkprism.subspaces.intervention import Attending, intervene_vectors
+from qkprism.subspaces.intervention import Attending
 
 SHARP = 3.5  # of the softmax, for a top attention of about 0.97
 PLAIN = [Lock(seed=seed) for seed in (0, 1)]

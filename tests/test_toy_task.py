@@ -18,7 +18,6 @@ from qkprism.toy.samples import (
     draw_samples,
     draw_signs,
     exchange,
-    match_target,
     take,
 )
 from qkprism.toy.task import Maps, ToyTask, embed_payloads, embed_selector, stream
@@ -66,21 +65,6 @@ def test_exchange__moves_one_latent_and_nothing_else_and_twice_is_nothing(varian
         untouched[torch.arange(200), index] = False
     assert torch.equal(changed.z1[untouched], samples.z1[untouched])
     assert torch.equal(exchange(changed, "z1").z1, samples.z1)
-
-
-@pytest.mark.parametrize("latent", ["z1", "z2"])
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_match_target__differs_in_one_latent_in_every_row(variant, latent):
-    drawn, other = draw_samples(ToyTask(variant, 2, 2), 500, stream(0)), "z2" if latent == "z1" else "z1"
-    samples = match_target(drawn, latent, stream(1))
-    assert bool((samples.original != samples.target).all())
-    (own, theirs), (held, same) = (
-        [take(getattr(samples, name), at) for at in (samples.original, samples.target)] for name in (latent, other)
-    )
-    assert bool((own != theirs).any(-1).all())
-    assert torch.equal(held, same)
-    for name in ("payload", "noise", "query_z1", "query_z2", "query_noise"):
-        assert torch.equal(getattr(samples, name), getattr(drawn, name))
 
 
 def test_draw_signs__are_fair_and_independent():

@@ -65,6 +65,3 @@ CAPTIONS = {
     "before them better than their own. A score beside the attention that was measured, not a verdict.",
     "attention": "The mean share of attention that goes to such tokens, on plain text; numbers are percent.",
 }
-
-
-BESIDE = ("+ named", "+ permuted labels")

@@ -46,10 +46,10 @@ def by_kind(rows: Iterable[Any]) -> dict[PanelKind, list[Any]]:
     return {kind: found[kind] for kind in sorted(found)}
 
 
-def kind_title(kind: PanelKind, more: str = "") -> str:
+def kind_title(kind: PanelKind) -> str:
     """The title of the panel of a kind of heads."""
     d_head, variant, setting = kind
-    return f"<b>{variant}, d_head {d_head}{f', {setting}' if setting else ''}{more}</b>"
+    return f"<b>{variant}, d_head {d_head}{f', {setting}' if setting else ''}</b>"
 
 
 def cell_title(cell: Cell) -> str:

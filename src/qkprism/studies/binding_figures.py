@@ -118,19 +118,6 @@ def used(validation: Validation) -> str:
     )
 
 
-def _overlaps(features: Features) -> list[dict[str, Any]]:
-    def span(values: pd.Series[float]) -> str:
-        return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
-
-    metrics = {"contrast": features.overlaps(), "raw": features.with_metric("raw").overlaps()}
-    rows = []
-    for (first, second), own in metrics["contrast"].groupby(["contrast", "other"], sort=False):
-        raw = metrics["raw"].query("contrast == @first and other == @second")
-        row = {"pair": f"{first} and {second}", "contrast": span(own["keys"])}
-        rows.append(row | {"raw": span(raw["keys"]), "queries": span(raw["queries"])})
-    return rows
-
-
 def _pictured(study: BindingStudy) -> list[tuple[str, Head]]:
     """For each feature the head in which it alone finds the right label most often."""
     aligned = {key: study.projections.alignment(study.features, *key)[0] for key in study.features}

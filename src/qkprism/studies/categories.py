@@ -111,6 +111,6 @@ class Scope:
         """Accuracy or silhouette of held-out keys."""
         return self.separation.value(SCORE, head=head, feature=group, control=control, target=measure)[0]
 
-    def score_error(self, measure: str, head: Head, group: str = "", control: str = "feature") -> float:
+    def score_error(self, measure: str, head: Head, group: str = "") -> float:
         """The standard error of a score over different items."""
-        return self.separation.value(SCORE, head=head, feature=group, control=control, target=measure)[1]
+        return self.separation.value(SCORE, head=head, feature=group, target=measure)[1]

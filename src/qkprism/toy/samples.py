@@ -147,16 +147,6 @@ def differ_in_sign(
     return make_differ(drawn, other, lambda same: draw_signs((int(same.sum()), drawn.shape[1]), random))
 
 
-def match_target(samples: Samples, latent: Latent, random: torch.Generator) -> Samples:
-    """The same samples with a target that differs from the original in this latent, and in this latent only."""
-    held, row = _other(latent), torch.arange(len(samples.target))
-    tokens = {name: getattr(samples, name).clone() for name in LATENTS}
-    tokens[held][row, samples.target] = take(tokens[held], samples.original)
-    chosen = tokens[latent][row, samples.target]
-    tokens[latent][row, samples.target] = differ_in_sign(chosen, take(tokens[latent], samples.original), random)
-    return replace(samples, **tokens)
-
-
 def exchange(samples: Samples, latent: Latent) -> Samples:
     """The true counterfactual: original and target token exchange this latent; selector, noise and payloads stay."""
     _known("latent", latent, LATENTS)

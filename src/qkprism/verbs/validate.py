@@ -272,9 +272,6 @@ def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | No
     ]
 
 
-_EDITED = ("logit of the original", "logit of the target", "part", "moved")
-
-
 @dataclass(frozen=True)
 class _Read:
     """What was read of one pair in the heads of one layer: base and truth over the keys, and all edits of the base."""
@@ -282,7 +279,7 @@ class _Read:
     marked: Float64[Tensor, "side head key"]
     rest: Float64[Tensor, "side head"]
     gap: Float64[Tensor, "side head"]
-    edited: Mapping[str, Float64[Tensor, "value condition head"]]  # of `_EDITED`
+    edited: Mapping[str, Float64[Tensor, "value condition head"]]  # logits of original and target, part, moved
     sequential: Mapping[str, Float64[Tensor, "feature head"]]
 
     @property
