@@ -368,9 +368,15 @@ def test_what_if__the_conditional_kind_is_the_exchange_beside_its_permuted_contr
 
 
 def test_outcome__methods_share_their_random_controls_and_the_conditional_has_its_own(bound):
-    model, task, features = bound
+    model, prompts, features = bound
     effects = qk.intervene(
-        model, task.test[:3], features, outcome="logits", methods=["contrast", CONDITIONAL], draws=1, progress=False
+        model,
+        prompts.task.test[:3],
+        features,
+        outcome="logits",
+        methods=["contrast", CONDITIONAL],
+        draws=1,
+        progress=False,
     )
     (head,) = effects.heads
     known = {(entry.control, entry.method) for entry in effects.entries}
