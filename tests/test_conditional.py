@@ -361,7 +361,7 @@ def test_what_if__the_conditional_kind_is_the_exchange_beside_its_permuted_contr
     assert [one.control for one in variants] == ["none", "feature", "full", "permuted"]
     g = torch.Generator().manual_seed(0)
     query, original, target = torch.randn(3, features["lexical", head].d_head, generator=g).double()
-    changes = variants[1].change(head, Meeting(query, original, target, 0.5))
+    changes = variants[1].change(head, Meeting(query, original, target, torch.zeros_like(query), 0.5))
     swap = head_modulation(features, head, modulation_of(features)).swap(["lexical"], ("order",))
     expected = swap.changes(original, target, (torch.tensor(-1), torch.tensor(-1)))
     assert all(torch.allclose(one, other) for one, other in zip(changes, expected, strict=True))

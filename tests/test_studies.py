@@ -200,8 +200,8 @@ def test_compare__leads_with_the_heads_in_which_the_clue_matters(made):
     assert np.isnan(rows[leads, "lexical: error of the part / true part", "ours"])
     assert "-" in set(table.to_frame()[kind])
     said = {
-        row["what"]: row["here"]
-        for row in comparison(replace(found, validation=replace(found.validation, checks=checks)))
+        claim.what: claim.here
+        for claim in comparison(replace(found, validation=replace(found.validation, checks=checks)))
     }
     assert f"order matters in 1 of {n} heads: ours off by 50% of the true part" in said["logits split into features"]
     assert f"lexical matters in 0 of {n} heads" in said["logits split into features"]

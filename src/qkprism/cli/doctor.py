@@ -35,7 +35,7 @@ BROWSERS = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fact:
     """One thing that was looked at: what was seen, and what to do if it is missing."""
 
     what: str
@@ -60,24 +60,24 @@ def doctor(as_json: JsonOption = False) -> None:
         raise SystemExit(1)
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[Fact]:
     from importlib.metadata import PackageNotFoundError, version
 
-    yield Finding("python", f"{sys.version.split()[0]} at {sys.executable}")
+    yield Fact("python", f"{sys.version.split()[0]} at {sys.executable}")
     for name in ("qkprism", *PACKAGES):
         try:
-            yield Finding(name, version(name))
+            yield Fact(name, version(name))
         except PackageNotFoundError:
-            yield Finding(name, "not installed", f"pip install {name}", needed=True)
+            yield Fact(name, "not installed", f"pip install {name}", needed=True)
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[Fact]:
     import torch
 
     devices = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
     devices += ["mps"] if torch.backends.mps.is_available() else []
-    yield Finding("devices", ", ".join([*devices, f"cpu with {torch.get_num_threads()} threads"]))
-    yield Finding("memory", _memory())
+    yield Fact("devices", ", ".join([*devices, f"cpu with {torch.get_num_threads()} threads"]))
+    yield Fact("memory", _memory())
 
 
 def _memory() -> str:
@@ -91,7 +91,7 @@ def _memory() -> str:
     return f"{told_size(total)}, of which {told_size(free)} are free"
 
 
-def _models() -> Iterator[Finding]:
+def _models() -> Iterator[Fact]:
     from qkprism.catalogue import told_size
     from qkprism.models.places import DEFAULT_MODEL, cache_folder, hub_answers, hub_cache, packaged_gguf
 
@@ -99,7 +99,7 @@ def _models() -> Iterator[Finding]:
     above = next(one for one in (place, *place.parents) if one.is_dir())
     writable = os.access(above, os.W_OK)
     free = told_size(shutil.disk_usage(above).free)
-    yield Finding(
+    yield Fact(
         "cache",
         f"{place} ({free} free)",
         "" if writable else f"{above} cannot be written; set QKPRISM_CACHE to a folder that can.",
@@ -108,25 +108,25 @@ def _models() -> Iterator[Finding]:
         packaged, do = str(packaged_gguf(DEFAULT_MODEL)), ""
     except QKPrismError as error:
         packaged, do = "not installed", str(error)
-    yield Finding("default model", packaged, do)
+    yield Fact("default model", packaged, do)
     answers = hub_answers()
-    yield Finding(
+    yield Fact(
         "model hub",
         f"{'answers' if answers else 'cannot be reached'}; downloads are in {hub_cache()}",
         "" if answers else "Models of the hub cannot be loaded unless they are in its cache; folders and smollm2 can.",
     )
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Fact]:
     from importlib.metadata import PackageNotFoundError, version
 
     for name, (use, command) in EXTRAS.items():
         try:
-            yield Finding(name, version(name))
+            yield Fact(name, version(name))
         except PackageNotFoundError:
-            yield Finding(name, f"not installed (for {use})", command)
+            yield Fact(name, f"not installed (for {use})", command)
     browser = os.environ.get("BROWSER_PATH") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    yield Finding(
+    yield Fact(
         "browser for images",
         browser or "none found",
         "" if browser else "Figures are .html; for .png: plotly_get_chrome",

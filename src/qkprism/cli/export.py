@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qkprism.cli.app import DeviceOption, DtypeOption, ModelOption, app
+from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, ModelOption, app
 from qkprism.cli.inputs import Loading
 from qkprism.errors import QKPrismError
 
@@ -24,11 +24,12 @@ def export(
     length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 128,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
+    device_map: DeviceMapOption = None,
 ) -> None:
     """Write the heads of a run in the data format of HeadVis, to see them there."""
     if missing := [place for place in (run, *(texts or ())) if not place.exists()]:
         raise QKPrismError(f"{missing[0]} does not exist.")
-    loading = Loading(model, dtype, device, None)
+    loading = Loading(model, dtype, device, device_map)
     from qkprism.atlas.headvis import export_headvis
     from qkprism.results.features import Features
 

@@ -15,7 +15,7 @@ from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.library import OWN
-from qkprism.explorer.mail import HEADS, Kept, explanation_kept, write_kept
+from qkprism.explorer.mail import HEADS, KeptAnswer, explanation_kept, write_kept
 from qkprism.explorer.opening import OpenRun, open_run
 from qkprism.models.model import Model
 from qkprism.progress import say
@@ -44,7 +44,7 @@ def keep(
     write_kept(folder, answers, written_beside(folder) if beside is None else beside)
 
 
-def kept_of(model: Model, run: OpenRun, atlas: Atlas | None = None) -> list[Kept]:
+def kept_of(model: Model, run: OpenRun, atlas: Atlas | None = None) -> list[KeptAnswer]:
     """The answers for a run, which is called by the empty name.
 
     Prompts are explained with the atlas, or the one that was kept of this model; without one they are not.
@@ -55,7 +55,7 @@ def kept_of(model: Model, run: OpenRun, atlas: Atlas | None = None) -> list[Kept
     return list(chain(_seen(desk), () if read is None else _explained(model, read, desk, run.prompts)))
 
 
-def _explained(model: Model, atlas: Atlas, desk: Desk, prompts: tuple[Text, ...]) -> Iterator[Kept]:
+def _explained(model: Model, atlas: Atlas, desk: Desk, prompts: tuple[Text, ...]) -> Iterator[KeptAnswer]:
     """Prompts, in the heads of the run and in those that attend most; those of a chat are not explained one by one."""
     named = desk.runs[""].named
     sets = [one for part, one in desk.naming.items() if isinstance(one, Features) and part.endswith(named)]
@@ -74,11 +74,11 @@ def _explained(model: Model, atlas: Atlas, desk: Desk, prompts: tuple[Text, ...]
         yield from explanation_kept(found, prompt.text)
 
 
-def _seen(desk: Desk) -> Iterator[Kept]:
+def _seen(desk: Desk) -> Iterator[KeptAnswer]:
     """The features with the strongest evidence, by the texts of the run."""
     if desk.runs[""].file is None:
         return
     for part, features in desk.naming.items():
         for feature in features.by_evidence()[:SEEN] if isinstance(features, Features) else ():
             words = {"head": str(feature.head), "run": part, "feature": feature.contrast, "texts": OWN}
-            yield Kept("seen", words, desk.seen(str(feature.head), part, feature.contrast, OWN))
+            yield KeptAnswer("seen", words, desk.seen(str(feature.head), part, feature.contrast, OWN))

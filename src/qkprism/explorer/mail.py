@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HEADS, KEYS = 12, 20  # of an explanation
 
 
-class Kept(NamedTuple):
+class KeptAnswer(NamedTuple):
     """A question, by what it asks and with which words, and its answer."""
 
     ask: str
@@ -36,13 +36,13 @@ class Kept(NamedTuple):
         return {"ask": self.ask, "with": dict(self.words), "answer": self.answer}
 
 
-def mailed_page(title: str, kept: Sequence[Kept]) -> str:
+def mailed_page(title: str, kept: Sequence[KeptAnswer]) -> str:
     """The page with these answers inside; with plotly too, if one of them is a figure."""
     data = {"format": FORMAT, "kept": [one.to_json() for one in kept]}
     return one_page(title, dumps(data), figures=any(one.ask == "figure" for one in kept))
 
 
-def explanation_kept(explanations: Sequence[Explanation], text: str = "") -> list[Kept]:
+def explanation_kept(explanations: Sequence[Explanation], text: str = "") -> list[KeptAnswer]:
     """What "Why this token" asks of explanations of one query: the heads of their edges, and the rows of these.
 
     Where two have a head, the last one tells of it.
@@ -52,9 +52,9 @@ def explanation_kept(explanations: Sequence[Explanation], text: str = "") -> lis
     first = explanations[0]
     told = explanation_answer(first) | {"edges": [*map(edge_answer, sorted(edges, key=lambda edge: -edge.attention))]}
     words = {"text": text, "query": first.query}
-    kept = [Kept("explain", words, told)]
+    kept = [KeptAnswer("explain", words, told)]
     for head, one in rows.items():
-        kept.append(Kept("row", words | {"head": str(head)}, row_answer(one, head, _keys(one, head))))
+        kept.append(KeptAnswer("row", words | {"head": str(head)}, row_answer(one, head, _keys(one, head))))
     return kept
 
 
@@ -74,7 +74,7 @@ def explanation_page(explanation: Explanation) -> str:
         "atlas": f"{atlas.get('tokens')} tokens of {atlas.get('origin')}",
     }
     title = f"why from {explanation.tokens[explanation.query]!r}"
-    return mailed_page(title, [Kept("start", {}, start), *explanation_kept([explanation])])
+    return mailed_page(title, [KeptAnswer("start", {}, start), *explanation_kept([explanation])])
 
 
 def _keys(explanation: Explanation, head: Head) -> list[int]:
@@ -83,14 +83,14 @@ def _keys(explanation: Explanation, head: Head) -> list[int]:
     return [*told, *explanation.most_attended(head, KEYS)]
 
 
-def write_kept(folder: Path, kept: Iterable[Kept], beside: Iterable[str] = ()) -> None:
+def write_kept(folder: Path, kept: Iterable[KeptAnswer], beside: Iterable[str] = ()) -> None:
     """Keep answers beside a run, and the digests of what else was written for the page."""
     digests = {name: file_digest(folder / name) for name in beside if name != KEPT}
     body = {"format": FORMAT, "beside": digests, "kept": [one.to_json() for one in kept]}
     write_bytes(folder / KEPT, dumps(body) + b"\n")
 
 
-def read_kept(folder: Path) -> tuple[Kept, ...]:
+def read_kept(folder: Path) -> tuple[KeptAnswer, ...]:
     """The answers that were kept beside a run, if there are any."""
     place = folder / KEPT
     if not place.is_file():
@@ -99,7 +99,7 @@ def read_kept(folder: Path) -> tuple[Kept, ...]:
         body = json.loads(place.read_bytes())
         if body["format"] != FORMAT:
             return ()  # the views of another version
-        return tuple(Kept(str(one["ask"]), dict(one["with"]), one["answer"]) for one in body["kept"])
+        return tuple(KeptAnswer(str(one["ask"]), dict(one["with"]), one["answer"]) for one in body["kept"])
     except (ValueError, KeyError, TypeError) as error:
         raise QKPrismError(
             f"{place} is damaged: it is not what was written. Delete it, or make the run again."

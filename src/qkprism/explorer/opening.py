@@ -16,7 +16,7 @@ from qkprism.catalogue import choices_of, entry_of, is_run
 from qkprism.contrasts import Contrast, Text
 from qkprism.controls import EVIDENCE, WEAK, Control
 from qkprism.errors import QKPrismError
-from qkprism.explorer.mail import Kept, read_kept
+from qkprism.explorer.mail import KeptAnswer, read_kept
 from qkprism.explorer.studies import LEGEND, told_of_study
 from qkprism.figures.words import BELIEVE
 from qkprism.findings import Claim, Finding, findings
@@ -109,7 +109,7 @@ class OpenRun:
     picture: str = ""
     prompts: tuple[Text, ...] = ()
     named: str = ""
-    kept: Sequence[Kept] = ()
+    kept: Sequence[KeptAnswer] = ()
 
     def figure(self, name: str) -> go.Figure:
         """One of the figures."""
@@ -193,7 +193,7 @@ def _prompts(file: Path | None) -> tuple[Text, ...]:
     return tuple(example.text for example in examples)
 
 
-def _kept(folder: Path | None, name: str) -> tuple[Kept, ...]:
+def _kept(folder: Path | None, name: str) -> tuple[KeptAnswer, ...]:
     """Answers that were kept beside a run, for its name here; those of parts are of `name / part`."""
 
     def here(words: Mapping[str, Any]) -> Mapping[str, Any]:

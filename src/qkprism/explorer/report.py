@@ -14,7 +14,7 @@ from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explanation import FRAME
 from qkprism.errors import QKPrismError
 from qkprism.explorer.library import ATLAS, COVERAGE, STORED, Library
-from qkprism.explorer.mail import Kept, mailed_page
+from qkprism.explorer.mail import KeptAnswer, mailed_page
 from qkprism.explorer.opening import OpenRun, open_run, opened
 from qkprism.files import write_text
 from qkprism.models.places import cache_folder
@@ -97,7 +97,7 @@ def _cached(runs: dict[str, OpenRun]) -> Atlas | None:
     return None
 
 
-def _kept(library: Library) -> Iterator[Kept]:
+def _kept(library: Library) -> Iterator[KeptAnswer]:
     """Every question that the page can ask without a model, with its answer; and those that runs have kept."""
     answers = library.answers()
     seen = [one for run in library.runs.values() for one in run.kept]
@@ -107,9 +107,9 @@ def _kept(library: Library) -> Iterator[Kept]:
         if ask == "evidence":
             there = [_stored(words["head"], row["run"], row["name"]) for row in answer["features"]]
             held = [one for one in there if tuple(one.values()) in clear and STORED in answer["texts"][one["run"]]]
-            seen += [Kept("seen", one, answers["seen"](one)) for one in held]
+            seen += [KeptAnswer("seen", one, answers["seen"](one)) for one in held]
             answer |= {"texts": _texts(words["head"], answer["texts"], seen), "umap": False}
-        yield Kept(ask, words, answer)
+        yield KeptAnswer(ask, words, answer)
     yield from seen
 
 
@@ -123,7 +123,7 @@ def _stored(head: str, run: str, feature: str) -> dict[str, str]:
     return {"head": head, "run": run, "feature": feature, "texts": STORED}
 
 
-def _texts(head: str, texts: Iterable[str], seen: Sequence[Kept]) -> dict[str, list[str]]:
+def _texts(head: str, texts: Iterable[str], seen: Sequence[KeptAnswer]) -> dict[str, list[str]]:
     """Of each set of features the texts whose keys and queries the page holds."""
     held = [one.words for one in seen if one.ask == "seen" and one.words["head"] == head]
     return {run: list(dict.fromkeys(words["texts"] for words in held if words["run"] == run)) for run in texts}
