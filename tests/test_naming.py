@@ -10,6 +10,7 @@ import qkprism as qk
 from qkprism.atlas import naming, shares
 from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.spans import NAMED, named_spans
+from qkprism.atlas.words import atlas_in_words
 from qkprism.core.metrics import MetricRoot
 from qkprism.core.projectors import span_projector
 from qkprism.core.row_split import REST
@@ -183,8 +184,8 @@ def test_survey__with_features_says_what_they_rebuild_beside_permuted_labels():
     stages = atlas.coverage().set_index("with")
     assert stages["variation"]["+ named"] == pytest.approx(frame["variation: + named"].median())
     assert stages["suffice"]["+ match 16"] == pytest.approx(frame["suffice: + match 16"].mean())
-    assert "With named features" in atlas.to_html()
-    assert "With named features" not in without.to_html()
+    assert "With named features" in " ".join(atlas_in_words(atlas))
+    assert "With named features" not in " ".join(atlas_in_words(without))
 
 
 @pytest.mark.parametrize("rope", ["post", "relative"])
