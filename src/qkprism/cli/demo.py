@@ -12,10 +12,10 @@ from qkprism.cli.inputs import Loading
 from qkprism.cli.reports import keep_and_write
 from qkprism.files import path_of
 
-TASK = "boxes"
+TASK = "coreference"
 HEADS, SEARCHED, EXAMPLES, SHOWN = 4, 80, 150, 24
-PROMPT = "The hat is in box O, the jam is in box Z, the pen is in box K. The jam is in box"
-ANSWER = "Z"
+PROMPT = "Last week my sister Emma called David about the house because he"
+ANSWER = "David"
 
 
 @app.command(epilog="Example:  qkprism demo --save runs/demo")
@@ -26,7 +26,7 @@ def demo(
     device: DeviceOption = None,
     device_map: DeviceMapOption = None,
 ) -> None:
-    """A first look: which heads find the right box, what they go by, and one prompt explained."""
+    """A first look: which heads know whom a pronoun means, what they go by, and one prompt explained."""
     place, loading = path_of(save), Loading(model, dtype, device, device_map)
     import qkprism as qk
     from qkprism.contrasts import Text
@@ -37,11 +37,11 @@ def demo(
     _say(f"{loaded.name}: {sum(loaded.heads_per_layer.values())} heads. Each sees {len(task.search)} prompts such as")
     typer.echo(f'  "{next(iter(task.search)).text.text}"')
     scores = qk.find_heads(loaded, task.search)
-    _say(f"1. Which heads attend to the box that is asked for? (a head that guesses: {scores.chance:.0%})")
+    _say(f"1. Which heads attend to the person whom the pronoun means? (a head that guesses: {scores.chance:.0%})")
     best = scores.top(HEADS)
     for row in scores.to_frame().head(HEADS).to_dict("records"):
         typer.echo(f"  {row['head']}: right in {row['accuracy']:.0%} of the prompts, q {told_p(row['q'])}")
-    _say(f"2. What do they go by? {EXAMPLES} prompts, each beside twins in which one thing changed.")
+    _say(f"2. What do they go by? {EXAMPLES} prompts, the person meant against the other.")
     features = qk.decompose(loaded, task.contrasts, heads=best)
     features.save(place)
     for feature in features.by_evidence()[:6]:
