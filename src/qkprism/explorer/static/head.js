@@ -118,6 +118,6 @@ function tested(rows) {
         el("td", { text: row.accuracy.toFixed(2) }),
         el("td", { text: row.chance.toFixed(2) }),
         el("td", { text: row.q === null ? "–" : row.q < 0.001 ? "< 0.001" : row.q.toFixed(3) })))))),
-    el("p", { class: "hint", text: "Accuracy: how often it attends more to a positive key than to any negative one, on held-out words; q over all heads." }),
+    el("p", { class: "hint", text: "Accuracy: how often it attends more to a positive key than to any negative one; q over all heads." }),
   ];
 }

@@ -125,7 +125,7 @@ export function whyView(status) {
         [explanation, row, loaded] = [found, null, { text, query: found.query, method: shares, row: "" }];
       }
       const found = /** @type {import("./source.js").Explanation} */ (explanation);
-      const head = state.head ?? found.edges[0].head;
+      const head = state.head ?? (mailed && found.edges.find(hasName) || found.edges[0]).head;
       const wanted = JSON.stringify([head, state.key]);
       const known = row && row.head === head && (state.key === null || row.edges.some((edge) => edge.key === state.key));
       if (loaded.row !== wanted && !known) {
@@ -153,7 +153,7 @@ export function whyView(status) {
     fill(title, `${row.head}: why ${quoted(words[edge.key])}?`);
     fill(sentence, edge.sentence);
     const { decides } = edge;
-    const feature = !PLAIN.includes(decides) && decides !== "unnamed match" && row.parts.some((part) => part.name === decides);
+    const feature = hasName(edge) && row.parts.some((part) => part.name === decides);
     chosen = { head: row.head, key: edge.key, query, part: feature ? null : PLAIN.includes(decides) ? decides : "match" };
     fill(unnamed, edge.unnamed?.length ? `${edge.unnamed.join(", ")}: permuted labels tell as much of this key, so the sentence counts it as unnamed.` : "");
     fill(rebuilt, rebuiltSentence(row));
@@ -168,6 +168,14 @@ export function whyView(status) {
   }
 
   return { element, look };
+}
+
+/**
+ * Whether a named feature decides: a page that was mailed opens with such a head.
+ * @param {{decides: string}} edge
+ */
+function hasName(edge) {
+  return !PLAIN.includes(edge.decides) && edge.decides !== "unnamed match";
 }
 
 /**
