@@ -12,6 +12,7 @@ is exchanged is on the CPU, by gloo, in a group of our own, whatever a model run
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -124,8 +125,18 @@ def join() -> Ranks:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo")
+        atexit.register(_leave)
     signal.signal(signal.SIGTERM, _ended)
     return ranks()
+
+
+def _leave() -> None:
+    """Close the group while Python still stands: threads of its own that outlive it abort the process."""
+    from torch import distributed
+
+    _group.clear()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _ended(number: int, frame: object) -> NoReturn:  # noqa: ARG001

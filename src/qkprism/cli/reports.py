@@ -10,6 +10,7 @@ import typer
 from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, app
 from qkprism.cli.inputs import Loading
 from qkprism.errors import QKPrismError
+from qkprism.ranks import of_first, wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,5 +79,6 @@ def keep_and_write(
     if scores is not None:
         scores.save((folder / SCORES).parent)
         beside.append(SCORES)
+    wait()  # the first process writes, all of them read
     keep(model, folder, prompts=prompts, beside=beside)
-    return write_page(folder)
+    return Path(of_first(lambda: str(write_page(folder))))

@@ -17,6 +17,7 @@ from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import FORMAT, PALETTE, dumps, edge_answer, explanation_answer, row_answer
 from qkprism.explorer.assets import one_page
 from qkprism.files import file_digest, write_bytes
+from qkprism.ranks import of_first
 
 if TYPE_CHECKING:
     from qkprism.atlas.explanation import Explanation
@@ -85,7 +86,7 @@ def _keys(explanation: Explanation, head: Head) -> list[int]:
 
 def write_kept(folder: Path, kept: Iterable[KeptAnswer], beside: Iterable[str] = ()) -> None:
     """Keep answers beside a run, and the digests of what else was written for the page."""
-    digests = {name: file_digest(folder / name) for name in beside if name != KEPT}
+    digests = of_first(lambda: {name: file_digest(folder / name) for name in beside if name != KEPT})
     body = {"format": FORMAT, "beside": digests, "kept": [one.to_json() for one in kept]}
     write_bytes(folder / KEPT, dumps(body) + b"\n")
 
