@@ -24,7 +24,8 @@ def exported(result: Any) -> str:
 
     shown = {"text/html": result._repr_html_(), "text/plain": repr(result)}
     output = {"output_type": "execute_result", "execution_count": 1, "metadata": {}, "data": shown}
-    body = {"cells": [{**CODE, "outputs": [output]}], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    language = {"language_info": {"name": "python", "pygments_lexer": "python3"}}
+    body = {"cells": [{**CODE, "outputs": [output]}], "metadata": language, "nbformat": 4, "nbformat_minor": 5}
     return str(nbconvert.HTMLExporter().from_notebook_node(nbformat.reads(json.dumps(body), 4))[0])
 
 

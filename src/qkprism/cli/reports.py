@@ -57,7 +57,7 @@ def write_page(*runs: Path, to: Path | None = None) -> Path:
     """Write the page of runs, in the first of them unless elsewhere."""
     from qkprism.explorer.report import report as page_of
 
-    return page_of(*runs).save(to or runs[0] / PAGE).resolve()
+    return Path(of_first(lambda: str(page_of(*runs).save(to or runs[0] / PAGE).resolve())))
 
 
 def keep_and_write(
@@ -81,4 +81,4 @@ def keep_and_write(
         beside.append(SCORES)
     wait()  # the first process writes, all of them read
     keep(model, folder, prompts=prompts, beside=beside)
-    return Path(of_first(lambda: str(write_page(folder))))
+    return write_page(folder)

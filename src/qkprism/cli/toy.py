@@ -75,9 +75,9 @@ def toy(
         return
     with by_itself():
         found = qk.toy.study(save, **options, progress=_told_training, say=_told)
-    _told("figures")
-    written = save_figures({name: draw() for name, draw in toy_drawings(found).items()}, save / "figures")
-    report = write_page(save)
+        _told("figures")
+        written = save_figures({name: draw() for name, draw in toy_drawings(found).items()}, save / "figures")
+        report = write_page(save)
     summary = found.summary()
     if as_json:
         print_json({"summary": summary.to_dict("records"), "folder": str(save), "report": str(report)})
