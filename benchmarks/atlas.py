@@ -82,7 +82,7 @@ def learn(model: qk.Model, windows: Windows) -> dict[int, HeadMeans]:
     few = Windows(windows.ids[:AT_ONCE], windows.document[:AT_ONCE], "")
     centre = {layer: one.key / one.tokens for layer, one in sums_of(model, few, None).items()}
     sums = sums_of(model, windows, centre)
-    return {layer: HeadMeans.of(one, model.layers[layer].scaling) for layer, one in sums.items()}
+    return {layer: HeadMeans(one, model.layers[layer].scaling) for layer, one in sums.items()}
 
 
 def sums_of(model: qk.Model, windows: Windows, centre: Mapping[int, Tensor] | None) -> dict[int, LayerSums]:

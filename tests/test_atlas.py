@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 import qkprism as qk
 from mailed import answer_in
@@ -25,6 +26,7 @@ from qkprism.atlas.rows import STAGES
 from qkprism.atlas.sums import KINDS, STRIDE, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of
+from qkprism.cli import app
 from qkprism.core.row_split import PARTS, REST, MatchDirections
 from qkprism.core.variation import variation_of, without_first
 from qkprism.errors import QKPrismError
@@ -108,9 +110,10 @@ def gathered(model: Model, batch: WindowBatch) -> tuple[LayerSums, dict[str, Ten
     found: dict[str, Tensor] = {}
     kinds = Kinds.of(batch, 0, torch.device("cpu"))
     sums: list[LayerSums] = []
+    slices = model.rotated_slices
 
     def visit(call: AttentionCall) -> None:
-        rotation = Rotation.of(call, model.rotated_slices[1])
+        rotation = Rotation.of(call, slices[1])
         assert rotation is not None
         sums.append(empty_sums(call))
         centre = torch.linspace(-1, 1, 16).view(2, 8)
@@ -174,9 +177,9 @@ def test_sums__order_and_batches_do_not_matter() -> None:
     together, _ = gathered(wrapped("llama"), WindowBatch.of(ids))
     one, _ = gathered(wrapped("llama"), WindowBatch.of(ids[:2]))
     other, _ = gathered(wrapped("llama"), WindowBatch.of(ids[2:]))
-    other.merge(one)
-    for name, value in together.state().items():
-        torch.testing.assert_close(value, other.state()[name], atol=2e-4, rtol=1e-4)
+    added = vars(one + other)
+    for name, value in vars(together).items():
+        torch.testing.assert_close(value, added[name], atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", SPLIT)
@@ -264,6 +267,82 @@ def test_atlas__saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     page = qk.report(loaded).html
     assert answer_in(page, "table", table="atlas")["n"] == len(atlas.heads)
     assert answer_in(page, "table", table="coverage")["n"] == len(atlas.coverage())
+
+
+def drawn_texts(seed: int, n: int = 16) -> list[str]:
+    """Texts of one window each."""
+    draw = torch.Generator().manual_seed(seed)
+    words = WORDS.split()
+    return [" ".join(words[i] for i in torch.randint(0, len(words), (20,), generator=draw).tolist()) for _ in range(n)]
+
+
+def test_atlas__two_halves_merged_are_the_survey_of_both_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, halves = wrapped("llama"), [drawn_texts(0), drawn_texts(1)]
+    zero = {layer: torch.zeros(info.n_kv_heads, info.d_head) for layer, info in model.layers.items()}
+    # one window a batch, and the same rows of each window: every other window is held out, eight of each half
+    monkeypatch.setattr("qkprism.atlas.survey.TOKENS_AT_ONCE", {"cpu": 1})
+    monkeypatch.setattr("qkprism.atlas.survey._SurveyPass._centres", lambda *_: zero)
+    monkeypatch.setattr(
+        Windows, "split", lambda self, *_: (self._pick(range(0, len(self), 2)), self._pick(range(1, len(self), 2)))
+    )
+    first, second, both = (
+        survey(model, texts, windows=len(texts), length=LENGTH, progress=False)
+        for texts in (*halves, halves[0] + halves[1])
+    )
+    merged = Atlas.load(first.save(tmp_path / "first")) + Atlas.load(second.save(tmp_path / "second"))
+    for layer, means in both.layers.items():
+        for name, value in vars(means.sums).items():
+            torch.testing.assert_close(vars(merged.layers[layer].sums)[name], value, atol=1e-9, rtol=1e-9)
+    for head in both.heads:
+        assert [row.attention for row in merged.strongest[head]] == [row.attention for row in both.strongest[head]]
+    counts = ("tokens", "windows", "held_out_tokens", "held_out_windows", "held_out_rows")
+    assert all(merged.provenance["text"][name] == both.provenance["text"][name] for name in counts)
+    assert set(merged.scores) == set(both.scores)
+    rows = [one.provenance["text"]["held_out_rows"] for one in (first, second)]
+    for name, values in merged.scores.items():
+        for head, value in values.items():
+            a, b = first.scores[name][head], second.scores[name][head]
+            assert value == pytest.approx((a * rows[0] + b * rows[1]) / sum(rows)), (name, head)
+            if name.startswith(("variation", "decides")):  # each half was tested with the means of its own
+                assert value == pytest.approx(both.scores[name][head], abs=0.03), (name, head)
+    swapped = second + first
+    assert swapped.scores["variation: + position"] == pytest.approx(merged.scores["variation: + position"])
+
+
+def test_atlas__what_cannot_be_merged_is_told() -> None:
+    atlas = surveyed("llama")
+    with pytest.raises(QKPrismError, match="different weights"):
+        atlas + surveyed("gpt2")
+    with pytest.raises(QKPrismError, match="would count twice"):
+        atlas + atlas
+    other = survey(wrapped("llama"), [WORDS[3:] * 40, WORDS[9:] * 40], windows=10, length=LENGTH, progress=False)
+    with pytest.raises(QKPrismError, match="would count twice"):
+        (atlas + other) + atlas
+    named = replace(
+        other,
+        scores=other.scores | {"named: rank": {}, "suffice: + named": {}},
+        provenance=other.provenance | {"features": ["a run"]},
+    )
+    assert set((atlas + named).scores) == set(atlas.scores)
+
+
+def test_atlas__merged_on_the_command_line(tmp_path: Path) -> None:
+    model, places = wrapped("llama"), [tmp_path / name for name in ("one", "two", "both")]
+    for place, start in zip(places, (0, 5), strict=False):
+        texts = [WORDS[start:] * 40, WORDS[start + 9 :] * 40]
+        survey(model, texts, windows=10, length=LENGTH, progress=False).save(place)
+    pairs = [word for place in places[:2] for word in ("--merge", str(place))]
+    result = CliRunner().invoke(app, ["atlas", *pairs, "--save", str(places[2])])
+    assert result.exit_code == 0, result.output
+    assert (places[2] / "report.html").is_file()
+    first, second, both = map(Atlas.load, places)
+    assert (first + second).to_frame().equals(both.to_frame())
+    for wrong in (
+        pairs,
+        [*pairs[:2], "--save", str(tmp_path / "x")],
+        [*pairs, "--texts", str(places[0]), "--save", "x"],
+    ):
+        assert "name two or more, and --save" in str(CliRunner().invoke(app, ["atlas", *wrong]).exception)
 
 
 def test_atlas__of_another_model_is_refused() -> None:
@@ -463,7 +542,7 @@ def test_means__of_sums() -> None:
     sums.query += 8.0
     sums.query_square += 20.0
     sums.first_key += 6.0
-    means = HeadMeans.of(sums, 0.25)
+    means = HeadMeans(sums, 0.25)
     assert means.mean_query[0, 0] == 2.0
     assert means.query_covariance[0, 0, 0] == 1.0
     assert means.first_key[0, 0] == 3.0

@@ -119,9 +119,11 @@ def test_signature__keys_of_the_token_before_are_induction_like(shift: int, low:
 
 def test_signature__a_head_at_rest_is_not_judged() -> None:
     layers = dict(atlas().layers)
-    attention = layers[1].attention.clone()
-    attention[:, 0] = torch.tensor([AT_REST - 0.01, *[AT_REST + 0.01] * (len(attention) - 1)])
-    layers[1] = replace(layers[1], attention=attention)
+    sums = layers[1].sums
+    attention = sums.attention.clone()
+    first = torch.tensor([AT_REST - 0.01, *[AT_REST + 0.01] * (len(attention) - 1)])
+    attention[:, 0] = first * sums.attention_rows
+    layers[1] = replace(layers[1], sums=replace(sums, attention=attention))
     found = signature(model(), windows(), layers)
     judged = {head for head, score in found["signature: induction-like"].items() if score == score}
     assert judged == {head for head in atlas().heads if head.layer != 1 or head.index == 0}

@@ -7,16 +7,17 @@ attention goes, and on held-out text how well the parts of the split rebuild its
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.atlas.sums import KINDS, LayerSums
+from qkprism.atlas.sums import KINDS, LayerSums, by_layer
 from qkprism.core.row_split import MatchDirections
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -28,50 +29,58 @@ if TYPE_CHECKING:
 
 KIND = "atlas"
 SUFFICE = 0.1  # total variation below which parts are said to suffice
+STRONGEST = 8  # rows of a head that are kept
 
 
 @dataclass(frozen=True)
 class HeadMeans:
-    """The heads of one layer on plain text: means and covariances without rotation, and where attention goes.
+    """The heads of one layer on plain text: means and covariances without rotation, and where attention goes."""
 
-    `key_head` says which key head each query head uses.
-    """
-
-    mean_query: Float64[Tensor, "head d_head"]
-    mean_key: Float64[Tensor, "kv_head d_head"]
-    first_key: Float64[Tensor, "kv_head d_head"]
-    query_covariance: Float64[Tensor, "head d_head d_head"]
-    key_covariance: Float64[Tensor, "kv_head d_head d_head"]
-    attention: Float64[Tensor, "head kind"]
-    entropy: Float64[Tensor, " head"]
+    sums: LayerSums
     scaling: float
 
-    @classmethod
-    def of(cls, sums: LayerSums, scaling: float) -> HeadMeans:
-        """From the sums of a pass."""
-        query = sums.query / sums.tokens
-        square = sums.query_square / sums.tokens
-        return cls(
-            mean_query=query,
-            mean_key=sums.key / sums.tokens,
-            first_key=sums.first_key / sums.texts,
-            query_covariance=square - query.unsqueeze(-1) * query.unsqueeze(-2),
-            key_covariance=sums.row_covariance / sums.rows,
-            attention=sums.attention / sums.attention_rows,
-            entropy=sums.entropy / sums.attention_rows,
-            scaling=scaling,
-        )
+    @cached_property
+    def mean_query(self) -> Float64[Tensor, "head d_head"]:
+        """The mean query of every head, over all tokens but the first."""
+        return self.sums.query / self.sums.tokens
+
+    @cached_property
+    def mean_key(self) -> Float64[Tensor, "kv_head d_head"]:
+        """The mean key of every key head, over all tokens but the first."""
+        return self.sums.key / self.sums.tokens
+
+    @cached_property
+    def first_key(self) -> Float64[Tensor, "kv_head d_head"]:
+        """The mean key of the first token."""
+        return self.sums.first_key / self.sums.texts
+
+    @cached_property
+    def attention(self) -> Float64[Tensor, "head kind"]:
+        """Mean attention by kind of key (`KINDS`)."""
+        return self.sums.attention / self.sums.attention_rows
+
+    @cached_property
+    def entropy(self) -> Float64[Tensor, " head"]:
+        """Mean entropy of a row of attention."""
+        return self.sums.entropy / self.sums.attention_rows
+
+    @cached_property
+    def query_covariance(self) -> Float64[Tensor, "head d_head d_head"]:
+        """The covariance of queries."""
+        square = self.sums.query_square / self.sums.tokens
+        return square - self.mean_query.unsqueeze(-1) * self.mean_query.unsqueeze(-2)
 
     @property
     def key_head(self) -> list[int]:
         """The key head of each query head."""
-        group = len(self.mean_query) // len(self.mean_key)
-        return [head // group for head in range(len(self.mean_query))]
+        group = len(self.sums.query) // len(self.sums.key)
+        return [head // group for head in range(len(self.sums.query))]
 
     @cached_property
     def directions(self) -> MatchDirections:
         """The directions of the match of every head, strongest first."""
-        return MatchDirections.of(self.query_covariance, self.key_covariance[self.key_head], self.scaling)
+        key_covariance = (self.sums.row_covariance / self.sums.rows)[self.key_head]
+        return MatchDirections.of(self.query_covariance, key_covariance, self.scaling)
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,41 @@ class Atlas:
     scores: Mapping[str, Mapping[Head, float]]
     strongest: Mapping[Head, tuple[StrongRow, ...]] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __add__(self, other: Atlas) -> Atlas:
+        """The atlas of both texts: sums are added, and of the strongest rows the strongest are kept.
+
+        Scores on held-out text are means of what both had, by the rows that each was tested on.
+        """
+        texts = self.provenance["text"], other.provenance["text"]
+        if self.provenance["model_digest"] != other.provenance["model_digest"]:
+            raise QKPrismError(
+                f"These atlases are of different weights: {self.provenance['model']} and {other.provenance['model']}. "
+                "Only surveys of one model can be merged."
+            )
+        pieces = [{piece["digest"] for piece in _pieces(text)} for text in texts]
+        if pieces[0] & pieces[1]:
+            raise QKPrismError(
+                f"Both atlases have read {texts[0]['origin']}: merged, the same text would count twice. Survey other "
+                "text, or with another seed."
+            )
+        layers = {
+            layer: replace(means, sums=means.sums + other.layers[layer].sums) for layer, means in self.layers.items()
+        }
+        weights = tuple(text["held_out_rows"] for text in texts)
+        named = self.provenance["features"] == other.provenance["features"]
+        scores = {
+            name: _mean_scores((values, other.scores[name]), weights)
+            for name, values in self.scores.items()
+            if name in other.scores and (named or not _of_features(name))
+        }
+        strongest = {
+            head: tuple(sorted((*rows, *other.strongest[head]), key=lambda row: -row.attention)[:STRONGEST])
+            for head, rows in self.strongest.items()
+            if head in other.strongest
+        }
+        about = dict(self.provenance) | {"text": _both_texts(*texts)} | ({} if named else {"features": []})
+        return Atlas(layers, scores, strongest, about)
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -149,11 +193,8 @@ class Atlas:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a run folder, from which `Atlas.load` gives the same."""
-        tensors = {
-            f"{layer}/{name}": value
-            for layer, means in self.layers.items()
-            for name, value in vars(means).items()
-            if isinstance(value, Tensor)
+        sums = {
+            f"{layer}/{name}": value for layer, means in self.layers.items() for name, value in vars(means.sums).items()
         }
         manifest = {
             "scaling": {str(layer): means.scaling for layer, means in self.layers.items()},
@@ -161,21 +202,15 @@ class Atlas:
             "strongest": {str(head): [vars(row) for row in rows] for head, rows in self.strongest.items()},
             "provenance": dict(self.provenance),
         }
-        return write_run(folder, KIND, manifest, {"means": {name: value.float() for name, value in tensors.items()}})
+        return write_run(folder, KIND, manifest, {"sums": sums})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Atlas:
         """Read a run folder that `save` wrote."""
         manifest, files = read_run(folder, KIND)
-        tensors = {name: value.double() for name, value in files["means"].items()}
         try:
-            layers = {
-                int(layer): HeadMeans(
-                    **{name.partition("/")[2]: t for name, t in tensors.items() if name.startswith(f"{layer}/")},
-                    scaling=scaling,
-                )
-                for layer, scaling in manifest["scaling"].items()
-            }
+            sums = {int(layer): LayerSums(**tensors) for layer, tensors in by_layer(files["sums"]).items()}
+            layers = {layer: HeadMeans(one, manifest["scaling"][str(layer)]) for layer, one in sums.items()}
             scores = {
                 name: {Head.parse(head): float("nan") if value is None else value for head, value in one.items()}
                 for name, one in manifest["scores"].items()
@@ -193,3 +228,32 @@ class Atlas:
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False, max_rows=20, float_format="{:.3g}".format))
+
+
+def _of_features(score: str) -> bool:
+    return score.startswith("named: ") or score.endswith((": + named", ": + permuted labels"))
+
+
+def _mean_scores(
+    both: tuple[Mapping[Head, float], Mapping[Head, float]], weights: Sequence[float]
+) -> dict[Head, float]:
+    """The mean of a score in each head; of a head that only one judges it is that one's."""
+    found = {}
+    for head in both[0]:
+        pairs = [(one[head], weight) for one, weight in zip(both, weights, strict=True) if not isnan(one[head])]
+        total = sum(weight for _, weight in pairs)
+        found[head] = sum(value * weight for value, weight in pairs) / total if pairs else nan
+    return found
+
+
+def _pieces(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The texts of a merged atlas, or the one of another."""
+    return list(text.get("merged", [text]))
+
+
+def _both_texts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of two texts together: counts are added."""
+    counts = ("tokens", "windows", "held_out_tokens", "held_out_windows", "held_out_rows")
+    total = {name: first[name] + second[name] for name in counts}
+    origins = dict.fromkeys((first["origin"], second["origin"]))
+    return {"origin": " and ".join(origins), **total, "merged": _pieces(first) + _pieces(second)}

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from qkprism.atlas.atlas import SUFFICE, HeadMeans
+from qkprism.atlas.atlas import STRONGEST, SUFFICE, HeadMeans
 from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.spans import NAMED, NamedSpans
 from qkprism.atlas.sums import Kinds
@@ -27,8 +27,6 @@ from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device
 from qkprism.models.rotation import Rotation
-
-KEPT = 8  # strongest rows of a head
 
 
 @dataclass
@@ -48,12 +46,8 @@ class CoverageSums:
         """Sums of nothing; with the stages of named features among them or not."""
         shapes = ((heads, len(STAGES) + named * len(NAMED)), (heads, len(PARTS)), ())
         stages, parts, one = (torch.zeros(shape, dtype=torch.float64) for shape in shapes)
-        strongest, places = torch.zeros(heads, KEPT, dtype=torch.float64), torch.zeros(heads, KEPT, 3).long()
+        strongest, places = torch.zeros(heads, STRONGEST, dtype=torch.float64), torch.zeros(heads, STRONGEST, 3).long()
         return cls(stages.clone(), stages.clone(), stages.clone(), parts, one, strongest, places)
-
-    def state(self) -> dict[str, Tensor]:
-        """The sums by name, as they are stored."""
-        return dict(vars(self))
 
     def keep_strongest(self, attention: Float[Tensor, "window head row token"], rows: slice, first_window: int) -> None:
         """Remember the rows that attend most to one token that is not the first."""
@@ -64,7 +58,7 @@ class CoverageSums:
         place = torch.cat([where[:, None].expand(-1, value.shape[1], -1, -1), key[..., None] + 1], -1)
         values = torch.cat([self.strongest, value.transpose(0, 1).flatten(1)], 1)
         places = torch.cat([self.places, place.transpose(0, 1).flatten(1, 2)], 1)
-        self.strongest, order = values.topk(KEPT, 1)
+        self.strongest, order = values.topk(STRONGEST, 1)
         self.places = places.gather(1, order[..., None].expand(-1, -1, 3))
 
     def scores(self, layer: int) -> dict[str, dict[Head, float]]:

@@ -32,7 +32,7 @@ from qkprism.models.calls import AttentionCall
 from qkprism.models.digest import model_digest
 from qkprism.models.encoding import encode_text
 from qkprism.models.model import Model
-from qkprism.models.places import cache_folder
+from qkprism.models.places import atlas_folder
 from qkprism.models.rotation import Rotation
 from qkprism.options import choice, show, whole_number
 from qkprism.results.features import Features
@@ -279,7 +279,7 @@ def _read(place: Path, written: int) -> Atlas:  # noqa: ARG001  (another writing
 
 def cached_atlas(model: Model) -> Path:
     """Where the atlas of a model is kept."""
-    return cache_folder() / "atlas" / model_digest(model.hf)
+    return atlas_folder(model_digest(model.hf))
 
 
 def _fitting(atlas: Atlas, model: Model) -> Atlas:

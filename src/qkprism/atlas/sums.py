@@ -9,6 +9,7 @@ Additive: chunks, order and number of processes do not matter, but for rounding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import torch
@@ -65,14 +66,8 @@ class LayerSums:
             }
         )
 
-    def merge(self, other: LayerSums) -> None:
-        """Add the sums of other text."""
-        for one in fields(self):
-            getattr(self, one.name).add_(getattr(other, one.name).to(self.tokens.device))
-
-    def state(self) -> dict[str, Tensor]:
-        """The sums by name, as they are stored."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+    def __add__(self, other: LayerSums) -> LayerSums:
+        return LayerSums(**{name: value + vars(other)[name] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -181,3 +176,12 @@ def empty_sums(call: AttentionCall) -> LayerSums:
     """Sums for the heads of a call."""
     device = float64_device(call.query.device)
     return LayerSums.zeros(call.n_heads, call.n_kv_heads, call.query.shape[-1], device)
+
+
+def by_layer(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Tensors that are stored as layer/name, by layer."""
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        layer, _, what = name.partition("/")
+        found.setdefault(int(layer), {})[what] = value.clone()
+    return dict(sorted(found.items()))

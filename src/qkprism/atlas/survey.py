@@ -17,7 +17,7 @@ from qkprism.atlas.atlas import Atlas, HeadMeans, StrongRow
 from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.signature import signature
 from qkprism.atlas.spans import FeatureRuns, NamedSpans, listed, named_spans, read_run_of
-from qkprism.atlas.sums import Kinds, LayerSums, add_call, empty_sums
+from qkprism.atlas.sums import Kinds, LayerSums, add_call, by_layer, empty_sums
 from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
 from qkprism.capture.model_source import versions
 from qkprism.errors import QKPrismError
@@ -88,7 +88,7 @@ def survey(
     run = _SurveyPass(model, model.rotated_slices, work, done, {"windows": _stored(read)}, named)
     with work.stoppable():
         sums = run.learn(learned, files.get("learned", {}), progress)
-        layers = {layer: HeadMeans.of(one, model.layers[layer].scaling) for layer, one in sums.items()}
+        layers = {layer: HeadMeans(one, model.layers[layer].scaling) for layer, one in sums.items()}
         coverage = run.test(tested, layers, files.get("tested", {}), progress)
     scores: dict[str, dict[Head, float]] = {}
     for layer, one in coverage.items():
@@ -100,11 +100,12 @@ def survey(
     scores |= signature(model, tested, layers)
     strongest = strongest_rows(model, coverage, tested)
     about = _provenance(model, learned, tested, length, seed) | {"features": [repr(one) for one in runs]}
+    about["text"]["held_out_rows"] = int(next(iter(coverage.values())).rows)
     return Atlas(layers, scores, strongest, about)
 
 
 def _told(texts: Any) -> str:
-    """A digest of what was given as texts."""
+    """A digest of texts, as they were given or in tokens."""
     return "" if texts is None else hashlib.sha256(repr(texts).encode()).hexdigest()[:16]
 
 
@@ -162,11 +163,11 @@ class _SurveyPass:
             number: LayerSums.zeros(layer.n_heads, layer.n_kv_heads, layer.d_head, home)
             for number, layer in self.model.layers.items()
         }
-        for layer, tensors in _by_layer(former).items():
-            sums[layer].merge(LayerSums(**tensors))
+        for layer, tensors in by_layer(former).items():
+            sums[layer] = LayerSums(**{name: value.to(home) for name, value in tensors.items()})
         centre = self._centres(windows) if self.done["learned"] < len(windows) else {}
         self._each("learned", windows, partial(self._add, sums, centre=centre), sums, progress)
-        found = {layer: LayerSums(**tensors) for layer, tensors in _by_layer(self.kept["learned"]).items()}
+        found = {layer: LayerSums(**tensors) for layer, tensors in by_layer(self.kept["learned"]).items()}
         return {layer: one for layer, one in found.items() if one.tokens}  # text does not reach those of images
 
     def test(
@@ -176,9 +177,9 @@ class _SurveyPass:
         sums = {
             layer: CoverageSums.zeros(len(means.mean_query), named=bool(self.named)) for layer, means in layers.items()
         }
-        sums |= {layer: CoverageSums(**tensors) for layer, tensors in _by_layer(former).items()}
+        sums |= {layer: CoverageSums(**tensors) for layer, tensors in by_layer(former).items()}
         self._each("tested", windows, partial(self._test_batch, layers, sums), sums, progress)
-        return {layer: CoverageSums(**tensors) for layer, tensors in _by_layer(self.kept["tested"]).items()}
+        return {layer: CoverageSums(**tensors) for layer, tensors in by_layer(self.kept["tested"]).items()}
 
     def _each(
         self,
@@ -259,7 +260,7 @@ class _SurveyPass:
 
 def over_ranks(sums: Mapping[int, LayerSums] | Mapping[int, CoverageSums]) -> dict[str, Tensor]:
     """The sums of all processes by layer and name, and of the strongest rows of each the strongest."""
-    here = {f"{layer}/{name}": value for layer, one in sums.items() for name, value in one.state().items()}
+    here = {f"{layer}/{name}": value for layer, one in sums.items() for name, value in vars(one).items()}
     names = [name.removesuffix("/strongest") for name in here if name.endswith("/strongest")]
     kept = {name: (here.pop(f"{name}/strongest"), here.pop(f"{name}/places")) for name in names}
     total = added(here)
@@ -277,14 +278,6 @@ def _strongest_of(every: Sequence[Mapping[str, tuple[Tensor, Tensor]]]) -> Mappi
         best, order = values.topk(first.shape[1], 1)
         found[name] = best, places.gather(1, order[..., None].expand(-1, -1, 3))
     return found
-
-
-def _by_layer(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    found: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        layer, _, what = name.partition("/")
-        found.setdefault(int(layer), {})[what] = value.clone()
-    return dict(sorted(found.items()))
 
 
 def strongest_rows(
@@ -319,6 +312,7 @@ def _text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 def _provenance(model: Model, learned: Windows, tested: Windows, length: int, seed: int) -> dict[str, Any]:
     text = {"origin": learned.origin, "tokens": learned.tokens, "windows": len(learned), "length": length, "seed": seed}
     text |= {"held_out_tokens": tested.tokens, "held_out_windows": len(tested)}
+    text["digest"] = _told((learned.ids, tested.ids))
     return {
         "model": model.name,
         "revision": model.revision,

@@ -17,6 +17,7 @@ from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
 if TYPE_CHECKING:  # a command imports what it needs, so that help is quick
+    from qkprism.atlas.atlas import Atlas
     from qkprism.atlas.explanation import Explanation
 
 FeaturesOption = Annotated[
@@ -24,7 +25,10 @@ FeaturesOption = Annotated[
 ]
 
 
-@app.command(epilog="Examples:  qkprism atlas   qkprism atlas --texts corpus.jsonl --windows 512 --save runs/atlas")
+@app.command(
+    epilog="Examples:  qkprism atlas   qkprism atlas --texts corpus.jsonl --windows 512 --save runs/atlas   "
+    "qkprism atlas --merge runs/one --merge runs/two --save runs/both"
+)
 def atlas(
     model: ModelOption = "smollm2",
     texts: Annotated[
@@ -35,6 +39,9 @@ def atlas(
     length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 256,
     seed: Annotated[int, typer.Option(help="Of what is held out and of the model's own text.")] = 0,
     features: FeaturesOption = None,
+    merge: Annotated[
+        list[Path] | None, typer.Option(help="Instead: add up atlases of one model, two or more; give --save.")
+    ] = None,
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
     ] = None,
@@ -47,40 +54,59 @@ def atlas(
     loading = Loading(model, dtype, device, device_map)
     if missing := [place for place in texts or () if not place.exists()]:
         raise QKPrismError(f"{missing[0]} does not exist.")
-    _check_folders(features or ())
+    _check_folders([*(features or ()), *(merge or ())])
     checked_seed(seed)
+    if merge and (texts or features or save is None or len(merge) < 2):
+        raise QKPrismError(
+            "--merge adds up atlases that are there: name two or more, and --save; no texts or features."
+        )
     save = place_for(save, "atlas")
+    SETTINGS.hold(save)
+    if merge:
+        from qkprism.atlas.atlas import Atlas
+
+        first, *others = (Atlas.load(place) for place in merge)
+        found = sum(others, first)
+    else:
+        found = _surveyed(loading, save, texts, windows=windows, length=length, seed=seed, features=features)
+    report = None if save is None else write_page(found.save(save))
+    if as_json:
+        print_json({"provenance": dict(found.provenance), "heads": found.to_frame().to_dict("records")})
+    else:
+        _print_atlas(found)
+        typer.echo(f"Atlas:  {save}\nReport: {report}" if save else "`qkprism explain` uses this atlas.")
+
+
+def _surveyed(loading: Loading, save: Path | None, texts: list[Path] | None, **options: Any) -> Atlas:
+    """Survey a model; an atlas that is not saved elsewhere is kept for `explain`."""
     import qkprism as qk
-    from qkprism.atlas.words import atlas_in_words
+    from qkprism.atlas.explain import cached_atlas
     from qkprism.runs import remove_run
 
-    kept = save.with_name(f".{save.name}.checkpoint") if save else None
-    SETTINGS.hold(save)
     loaded = loading.load()
-    options: dict[str, Any] = {"windows": windows, "length": length, "seed": seed, "features": features}
-    found = qk.survey(loaded, texts or None, **options, checkpoint=kept)
-    report = None
-    if save is not None and kept is not None:
-        report = write_page(found.save(save))
-        remove_run(kept)
-    else:
-        from qkprism.atlas.explain import cached_atlas
-
+    if save is None:
+        found = qk.survey(loaded, texts or None, **options)
         place = cached_atlas(loaded)
         place.parent.mkdir(parents=True, exist_ok=True)
-        save = found.save(place)
-    frame = found.to_frame()
-    if as_json:
-        print_json({"provenance": dict(found.provenance), "heads": frame.to_dict("records")})
-        return
+        found.save(place)
+        return found
+    checkpoint = save.with_name(f".{save.name}.checkpoint")
+    found = qk.survey(loaded, texts or None, **options, checkpoint=checkpoint)
+    found.save(save)
+    remove_run(checkpoint)
+    return found
+
+
+def _print_atlas(found: Atlas) -> None:
+    from qkprism.atlas.words import atlas_in_words
+
     print_table(
         found.coverage(), [*found.coverage()], "Rows rebuilt from parts alone, on held-out text: medians over heads"
     )
     columns = ["head", "attention: first token", "attention: distance 1", "attention: after the same token"]
-    best = frame.sort_values("attention: after the same token", ascending=False).head(10)
+    best = found.to_frame().sort_values("attention: after the same token", ascending=False).head(10)
     print_table(best, columns, "Heads that attend to what followed the same token before")
     print_sentences(atlas_in_words(found))
-    typer.echo(f"Atlas:  {save}" + (f"\nReport: {report}" if report else "  (`qkprism explain` uses it)"))
 
 
 @app.command(

@@ -17,7 +17,7 @@ from qkprism.explorer.library import ATLAS, COVERAGE, STORED, Library
 from qkprism.explorer.mail import KeptAnswer, mailed_page
 from qkprism.explorer.opening import OpenRun, open_run, opened
 from qkprism.files import write_text
-from qkprism.models.places import cache_folder
+from qkprism.models.places import atlas_folder
 from qkprism.results.features import Features
 from qkprism.runs import MANIFEST, is_run, read_manifest
 
@@ -91,7 +91,7 @@ def _is_atlas(run: Run) -> bool:
 def _cached(runs: dict[str, OpenRun]) -> Atlas | None:
     """The atlas of the runs' model, if it was made before."""
     for run in runs.values():
-        place = cache_folder() / "atlas" / str(run.provenance.get("model_digest", "none"))
+        place = atlas_folder(str(run.provenance.get("model_digest", "none")))
         if is_run(place):
             return Atlas.load(place)
     return None

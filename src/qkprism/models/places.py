@@ -31,6 +31,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qkprism"
 
 
+def atlas_folder(digest: str) -> Path:
+    """Where the atlas of a model with these weights is kept."""
+    return cache_folder() / "surveys" / digest
+
+
 def packaged_gguf(alias: str) -> Path:
     """The file of a model that comes as a Python package."""
     package, requirement, _ = PACKAGES[alias]
