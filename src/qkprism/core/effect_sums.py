@@ -7,7 +7,7 @@ taken in each example, then averaged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,15 +97,20 @@ class EffectSums:
             Means.zeros(n_heads, rows),
         )
 
-    def add(self, values: Float[Tensor, "measure example head condition"], weight: Float[Tensor, " example"]) -> None:
-        """Add the measures of some examples."""
+    def add(
+        self,
+        values: Float[Tensor, "measure example head condition"],
+        weight: Float[Tensor, " example"],
+        things: Sequence[Sequence[Hashable]] | None = None,
+    ) -> None:
+        """Add the measures of some examples; `things` are what they may share with others (`core/means.py`)."""
         compared = values[self.measures.index(self.compared)]
         rows = self.table.average(values)
         ours = rows[self.measures.index(self.compared)]
-        self.by_row.add(rows.movedim(1, 0), weight)
+        self.by_row.add(rows.movedim(1, 0), weight, things)
         self.by_draw.add(compared, weight)
-        self.gain.add(ours - ours[..., [self.table.unedited]], weight)
-        self.advantage.add(ours[..., self.table.feature_of.to(ours.device)] - ours, weight)
+        self.gain.add(ours - ours[..., [self.table.unedited]], weight, things)
+        self.advantage.add(ours[..., self.table.feature_of.to(ours.device)] - ours, weight, things)
 
 
 def spread_over_draws(table: Table, by_draw: Float64[Tensor, "head condition"]) -> Float64[Tensor, "head row"]:

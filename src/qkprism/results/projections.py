@@ -7,7 +7,6 @@ this feature alone.
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from qkprism.core.frozen import Frozen
+from qkprism.core.means import Means
 from qkprism.core.projectors import projector
 from qkprism.errors import QKPrismError
 from qkprism.heads import HeadLike
@@ -92,16 +92,22 @@ class Projections(Frozen):
         joint = features.joint(feature.head)
         return self.alignment_by(projector(feature) if joint.subspaces is None else joint[contrast], feature.head)
 
-    def alignment_by(self, p: Float64[Tensor, "d_head d_head"], head: HeadLike) -> tuple[float, float]:
-        """How often the positive key has the largest part q^T P k of its example, with its error."""
+    def alignment_by(
+        self, p: Float64[Tensor, "d_head d_head"], head: HeadLike, *, item: str | None = None
+    ) -> tuple[float, float]:
+        """How often the positive key has the largest part q^T P k of its example, with its error.
+
+        `item` is the label that tells what a key is: errors then allow for examples whose two best keys are the same.
+        """
         key, query = self._vectors(str(head))
         parts = torch.einsum("kd,de,ke->k", query[self.example], p, key)
-        best = [
-            torch.full((self.n,), -torch.inf).double().scatter_reduce(0, self.example[s], parts[s], "amax")
-            for s in (self.positive, ~self.positive)
-        ]
-        right = float((best[0] > best[1]).double().mean())
-        return right, math.sqrt(right * (1 - right) / max(self.n - 1, 1))
+        best = [_largest(parts, self.example, side, self.n) for side in (self.positive, ~self.positive)]
+        parts = torch.cat([parts, torch.full((1,), -torch.inf)])  # of no key
+        right = (parts[best[0]] > parts[best[1]]).double()[:, None]
+        items = None if item is None else [[self._labels(item)[i] for i in pair] for pair in zip(*best, strict=True)]
+        means = Means.zeros(1)
+        means.add(right, torch.ones(self.n), items)
+        return float(means.mean()), float(means.error())
 
     def components(
         self, features: Features, contrast: str, head: HeadLike, count: int = 3
@@ -189,6 +195,17 @@ class Projections(Frozen):
 
     def __repr__(self) -> str:
         return f"Projections({len(self.heads)} heads; {self.n} queries, {len(self.example)} keys)"
+
+
+def _largest(
+    parts: Float64[Tensor, " key"], example: Int[Tensor, " key"], side: Bool[Tensor, " key"], n: int
+) -> list[int]:
+    """The key with the largest part of each example, among those of one side; -1 where there is none."""
+    found = [-1] * n
+    for key in parts.argsort().tolist():
+        if side[key]:
+            found[int(example[key])] = key
+    return found
 
 
 def principal_components(

@@ -95,7 +95,7 @@ class Scope:
     def alignment(self, group: str, head: Head) -> tuple[float, float]:
         """How often an item asked for has the largest part of its list by this subspace alone, with its error."""
         of_group = [self.compared[name, head] for name in self.groups[group]]
-        return self.test.alignment_by(span_projector(of_group), head)
+        return self.test.alignment_by(span_projector(of_group), head, item=ITEM)
 
     def crossing(self, group: str, head: Head) -> Crossing:
         """What a swap in this subspace moves, from each category to each other."""

@@ -265,8 +265,9 @@ def _scope(
     )
     effects = parts.get(
         f"effects-{name}",
-        lambda: intervene(model, task.test, compared, seed=seed, **options, **common),
+        lambda: intervene(model, with_items(task.test), compared, item=ITEM, seed=seed, **options, **common),
         Effects.load,
+        MARKED,
     )
     return Scope(name, task.categories, features, compared, train, test, apart, effects)
 
@@ -276,5 +277,5 @@ def _load_scope(place: Path, job: Mapping[str, Any], name: str, categories: tupl
     features = load_part(place, job, f"features-{name}", Features.load)
     train, test = (load_part(place, job, f"{part}-{name}", Projections.load, MARKED) for part in ("train", "test"))
     apart = load_part(place, job, f"separation-{name}", Effects.load, MARKED)
-    effects = load_part(place, job, f"effects-{name}", Effects.load)
+    effects = load_part(place, job, f"effects-{name}", Effects.load, MARKED)
     return Scope(name, categories, features, compared_features(features), train, test, apart, effects)

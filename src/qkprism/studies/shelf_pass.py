@@ -205,7 +205,7 @@ def second_pass(
     """
     alone = {name: (name,) for name in features.contrasts}
     method = features.choices.metric
-    options = EditOptions(None, Edit(), (method,), DRAWS, alone, None, seed)
+    options = EditOptions(None, Edit(), (method,), DRAWS, alone, seed=seed)
     search, test = (effects_readers(model, part, {"": features}, options)[""] for part in (task.search, task.test))
     every = heads_of(model, None)
     encoded = encode_like(model, task.test, features, every)

@@ -6,8 +6,8 @@ negative. Where keys have labels there is a second kind of target: one that diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -22,10 +22,11 @@ ANSWER = "answer"  # the label of a key that names the model's answer; it is no 
 
 @dataclass(frozen=True)
 class Aim:
-    """The original and the target key of one example."""
+    """The original and the target key of one example; `things` are what the two are, where a label tells."""
 
     original: EncodedKey
     target: EncodedKey
+    things: tuple[Hashable, ...] | None = None
 
 
 Aims = Mapping[int, Aim]  # by the example's index; an example without an aim is left out
@@ -73,16 +74,23 @@ def _differs_only(original: EncodedKey, key: EncodedKey, label: str) -> bool:
 
 
 def all_aims(
-    encoded: Sequence[EncodedExample], features: Features, labels: Mapping[str, str] | None, seed: int
+    encoded: Sequence[EncodedExample],
+    features: Features,
+    labels: Mapping[str, str] | None,
+    seed: int,
+    item: str | None = None,
 ) -> dict[str, Aims]:
-    """Every kind of target: the given one, and for each contrast with a label of its own the matched one."""
+    """Every kind of target: the given one, and for each contrast with a label of its own the matched one.
+
+    `item` is the label that tells what the two keys are.
+    """
     named = dict(labels or {})
     if unknown := set(named) - set(features.contrasts):
         raise QKPrismError(
             f"labels names the contrast {sorted(unknown)[0]!r}. There are: {', '.join(features.contrasts)}."
         )
     names = {name for example in encoded for key in example.text.keys for name in key.labels}
-    if missing := set(named.values()) - names:
+    if missing := {*named.values(), *([item] if item else [])} - names:
         raise QKPrismError(
             f"No key has a label {sorted(missing)[0]!r}. Labels of keys: {', '.join(sorted(names)) or 'none'}."
         )
@@ -92,4 +100,17 @@ def all_aims(
         matched = matched_aims(encoded, given, named.get(contrast, contrast), seed)
         if matched:
             found[contrast] = matched
-    return found
+    return found if item is None else {target: _named(aims, item) for target, aims in found.items()}
+
+
+def _named(aims: Aims, item: str) -> Aims:
+    """The same, each with what its two keys are."""
+    for aim in aims.values():
+        if any(item not in key.labels for key in (aim.original, aim.target)):
+            raise QKPrismError(f"item={item!r}: not every key that is edited has this label. Label all of them.")
+    return {i: replace(aim, things=(aim.original.labels[item], aim.target.labels[item])) for i, aim in aims.items()}
+
+
+def things_of(aims: Sequence[Aim]) -> list[tuple[Hashable, ...]] | None:
+    """What the edited keys of some examples are; None if no label tells."""
+    return [aim.things for aim in aims if aim.things is not None] or None

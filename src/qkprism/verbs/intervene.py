@@ -31,7 +31,7 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, Method, layer_conditions, methods_of
 from qkprism.subspaces.intervention import EditRows, measure_edits
-from qkprism.verbs.aims import Aims, all_aims
+from qkprism.verbs.aims import Aims, all_aims, things_of
 from qkprism.verbs.inputs import (
     AnySource,
     Examples,
@@ -63,6 +63,7 @@ def intervene(
     draws: int = DRAWS,
     groups: Groups | None = None,
     labels: Mapping[str, str] | None = None,
+    item: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -82,6 +83,7 @@ def intervene(
     draws: int = DRAWS,
     groups: Groups | None = None,
     labels: Mapping[str, str] | None = None,
+    item: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -100,6 +102,7 @@ def intervene(
     draws: int = DRAWS,
     groups: Groups | None = None,
     labels: Mapping[str, str] | None = None,
+    item: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -127,12 +130,16 @@ def intervene(
                  together, and up to four in every combination
     labels       which key label a contrast is about, where the names differ; targets that differ in that label alone
                  are then reported too
+    item         key label that tells what a key is. Where examples edit the same few things again and again, errors
+                 then allow for it: they are those of a mean over other things too. By default examples count as
+                 independent
     batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
     seed         of random targets and controls; default 0
     progress     whether a bar is shown after two seconds; default True
     """
     choice(outcome, OUTCOMES, "an outcome")
-    options = EditOptions(heads, edit if isinstance(edit, Edit) else Edit(edit), methods, draws, groups, labels, seed)
+    edit = edit if isinstance(edit, Edit) else Edit(edit)
+    options = EditOptions(heads, edit, methods, draws, groups, labels, item, seed)
     texts = examples_of(examples, source)
     sets = sets_of(features)
     if outcome == "attention":
@@ -187,6 +194,7 @@ class EditOptions:
     draws: int = DRAWS
     groups: Groups | None = None
     labels: Mapping[str, str] | None = None
+    item: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -239,13 +247,14 @@ class _EditPlan:
             "rows": rows,
             "draws": options.draws,
             "labels": options.labels,
+            "item": options.item,
             "seed": options.seed,
             "groups": options.groups,
             "heads": list(map(str, chosen)),
         }
         return cls(
             encoded=encoded,
-            aims=all_aims(encoded, features, options.labels, options.seed),
+            aims=all_aims(encoded, features, options.labels, options.seed, options.item),
             sites=sites,
             conditions=conditions,
             edit=edit,
@@ -359,8 +368,10 @@ class Probe:
 
     def keep(self, batch: Batch) -> None:
         for (target, layer), values in self.current.items():
-            weight = [e.weight for e in batch.examples if e.index in self.aims[target]]
-            self.sums[target, layer].add(values, torch.tensor(weight))
+            aims = self.aims[target]
+            examples = [example for example in batch.examples if example.index in aims]
+            weight, things = torch.tensor([e.weight for e in examples]), things_of([aims[e.index] for e in examples])
+            self.sums[target, layer].add(values, weight, things)
         self.current.clear()
 
     def effects(self, provenance: Mapping[str, object]) -> Effects:

@@ -6,7 +6,7 @@ changed, for every condition (paper, section 5, carried on to the prediction).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -34,7 +34,7 @@ from qkprism.ranks import ranks as this_rank
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.subspaces.conditions import Conditions
-from qkprism.verbs.aims import ANSWER, Aim, Aims
+from qkprism.verbs.aims import ANSWER, Aim, Aims, things_of
 
 MEASURES = ("logit_change", "probability_original", "probability_target", "predicts_original", "predicts_target")
 TOKEN_BUDGET = {"cpu": 3072, "cuda": 32768}
@@ -42,6 +42,8 @@ TRIAL = 8
 WhichRows = Literal["query", "all"]
 HARDLY = 0.05  # the probability below which a model hardly gives an answer
 NAMED = 3  # heads edited together that are still named one by one
+_Measured = tuple[str, Tensor, Tensor, list[tuple[Hashable, ...]] | None]
+"""A target, the measures of some examples, their weights, and what they may share with others."""
 
 
 def outcome_effects(
@@ -77,13 +79,12 @@ def outcome_effects(
     batches, here = Batches(model, (), rope, batch_size, TOKEN_BUDGET), this_rank()
     with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:
 
-        def measure(part: Sequence[EncodedExample]) -> list[list[tuple[str, Tensor, Tensor]]]:
+        def measure(part: Sequence[EncodedExample]) -> list[list[_Measured]]:
             return [*batches.each(part, lambda batch: runner.measure(batch, lambda texts: tick(texts * here.count)))]
 
-        for target, values, weight in chain.from_iterable(
-            chain.from_iterable(in_turn(batches.split(encoded), measure))
-        ):
-            sums[target].add(values, weight)
+        found = chain.from_iterable(in_turn(batches.split(encoded), measure))
+        for target, values, weight, things in chain.from_iterable(found):
+            sums[target].add(values, weight, things)
     labels = [_name(edited) for edited in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in edited]).sum(0) for edited in sets])
     notes = [note for condition in conditions.values() for note in condition.notes]
@@ -123,7 +124,7 @@ class _Runner:
     cached: bool
     skips: frozenset[int]
 
-    def measure(self, batch: Sequence[EncodedExample], tick: Progress) -> list[tuple[str, Tensor, Tensor]]:
+    def measure(self, batch: Sequence[EncodedExample], tick: Progress) -> list[_Measured]:
         """The measures and weights of a batch towards every target; if it fails, it counts as if never begun."""
         done: list[int] = []
 
@@ -142,19 +143,20 @@ class _Runner:
     def _with(self, target: str, batch: Sequence[EncodedExample]) -> list[EncodedExample]:
         return [example for example in batch if example.index in self.aims[target]]
 
-    def _towards(self, target: str, chosen: list[EncodedExample], tick: Progress) -> tuple[str, Tensor, Tensor]:
+    def _towards(self, target: str, chosen: list[EncodedExample], tick: Progress) -> _Measured:
         give_back()
+        aims = [self.aims[target][example.index] for example in chosen]
         values = _Editor(
             Continuation.start(
                 self.model, chosen, rope=self.rope, cached=self.cached, skips=self.skips, chat=self.chat
             ),
-            [self.aims[target][example.index] for example in chosen],
+            aims,
             self.conditions,
             self.edit,
             self.rows,
             torch.tensor([self.answers[target, example.index] for example in chosen]),
         ).measure(self.sets, tick)  # not kept: the cache of one batch at a time
-        return target, values, torch.tensor([example.weight for example in chosen])
+        return target, values, torch.tensor([example.weight for example in chosen]), things_of(aims)
 
 
 def _name(heads: Sequence[Head]) -> str:
