@@ -35,7 +35,7 @@ def main() -> None:
     sizes = {"n_train": given.train, "n_test": given.tests}
     prompts = binding_prompts(given.schema, given.pairs, given.seed, tokenizer=model.tokenizer, **sizes)
     heads, _ = choose_heads(qk.find_heads(model, prompts.task.search))
-    found = qk.decompose(model, {**prompts.contrasts, **prompts.extra}, recipes=RECIPES, heads=heads, seed=given.seed)
+    found = qk.decompose(model, {**prompts.contrasts, **prompts.extra}, recipe=RECIPES, heads=heads, seed=given.seed)
     pairs = {name: prompts.counterfactuals(name) for name in ("order", "lexical")}
     table = qk.validate(model, pairs, found, methods=["contrast", "raw"]).summary()
     print(f"{len(heads)} heads: {', '.join(map(str, heads))}")

@@ -53,7 +53,9 @@ def main() -> None:
 def compare(n: int, rounds: int) -> dict[str, Any]:
     """Interleaved timings of the bare pass and of `intervene`, and of what comes before and after the pass."""
     model = qk.load("smollm2")
-    features = qk.decompose(model, [contrast(128), contrast(128, "first", 1)], heads=HEADS, rank=8, progress=False)
+    features = qk.decompose(
+        model, [contrast(128), contrast(128, "first", 1)], heads=HEADS, recipe=qk.Recipe(rank=8), progress=False
+    )
     test = contrast(n, seed=2)
     encoded = encode(model.tokenizer, test)
     sites = sites_of(model, features.heads)

@@ -46,7 +46,9 @@ def work(prompts: int, layers: int) -> dict[str, Any]:
         wait()
         started, used = time.perf_counter(), time.process_time()
         place = Path(folder) / "kept"
-        features = qk.decompose(model, texts, heads=heads, batch_size=8, checkpoint=place, rank=2, progress=False)
+        features = qk.decompose(
+            model, texts, heads=heads, batch_size=8, checkpoint=place, recipe=qk.Recipe(rank=2), progress=False
+        )
         wait()
         seconds, processor = time.perf_counter() - started, time.process_time() - used
     moments = [total for layer in features.layers.values() for total in layer.moments.values()]

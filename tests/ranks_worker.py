@@ -34,7 +34,7 @@ def sums_of(features):
 
 def decomposed(model, contrasts, **options):
     """Sums, and what follows from them."""
-    features = qk.decompose(model, contrasts, metric="raw", progress=False, **options)
+    features = qk.decompose(model, contrasts, recipe=qk.Recipe(metric="raw"), progress=False, **options)
     bases = {f"{name} {head}": feature.covariance for (name, head), feature in features.items()}
     return {"sums": sums_of(features), "covariance": bases, "n": [feature.n for feature in features.values()]}
 
@@ -48,7 +48,7 @@ def everything(model, place):
     whole = contrast(30, seed=1)
     several = {"a": whole, "b": contrast(30, twins=True, seed=2), "part": Contrast("part", tuple(whole[:5]))}
     if not Path(place).is_dir():
-        qk.decompose(model, pair_contrasts(), heads=HEADS, rank=2, progress=False).save(place)
+        qk.decompose(model, pair_contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False).save(place)
     features = qk.Features.load(place)
     test = contrast(21, seed=5)
     options = {"draws": 2, "batch_size": 4, "progress": False}

@@ -156,7 +156,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def features(model):
-    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+    return qk.decompose(model, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -238,7 +238,7 @@ def llama():
 
 @pytest.fixture(scope="module")
 def own(llama):
-    return qk.decompose(llama, contrasts(), heads=HEADS, rank=2, progress=False)
+    return qk.decompose(llama, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 def test_attribute__saves_and_loads(llama, own, tmp_path):

@@ -50,7 +50,7 @@ def assert_identical(first, second):
 
 @pytest.mark.parametrize("chunks", [1, 3, 5, 8])
 def test_checkpoint__resumes_to_the_identical_result(model, contrasts, chunks, tmp_path, monkeypatch):
-    options = {"metric": "raw", "progress": False}
+    options = {"recipe": qk.Recipe(metric="raw"), "progress": False}
     whole = qk.decompose(model, contrasts, **options)
     note, seen = Checkpoint.note, []
 
@@ -86,7 +86,7 @@ def ctrl_c():
 def test_checkpoint__ctrl_c_finishes_the_chunk_saves_and_says_how_to_go_on(
     model, contrasts, tmp_path, monkeypatch, ctrl_c
 ):
-    options = {"metric": "raw", "progress": False}
+    options = {"recipe": qk.Recipe(metric="raw"), "progress": False}
     whole, note = qk.decompose(model, contrasts, **options), Checkpoint.note
 
     def press(self, *args):
@@ -120,18 +120,18 @@ def test_checkpoint__costs_at_most_two_percent_of_a_run(tmp_path, monkeypatch):
 
 
 def test_checkpoint__of_another_job_is_refused(model, contrasts, tmp_path):
-    options = {"metric": "raw", "progress": False, "checkpoint": tmp_path / "part"}
+    options = {"recipe": qk.Recipe(metric="raw"), "progress": False, "checkpoint": tmp_path / "part"}
     qk.decompose(model, contrasts, **options)
     with pytest.raises(QKPrismError, match="checkpoint of another job"):
         qk.decompose(model, contrasts, heads="L0H0", **options)
-    qk.decompose(model, contrasts, progress=False, metric="raw").save(tmp_path / "run")
+    qk.decompose(model, contrasts, progress=False, recipe=qk.Recipe(metric="raw")).save(tmp_path / "run")
     with pytest.raises(QKPrismError, match="run of kind 'features'"):
-        qk.decompose(model, contrasts, progress=False, metric="raw", checkpoint=tmp_path / "run")
+        qk.decompose(model, contrasts, progress=False, recipe=qk.Recipe(metric="raw"), checkpoint=tmp_path / "run")
 
 
 def test_save__killed_while_writing_leaves_the_former_run(model, contrasts, tmp_path):
     """kill -9 in the middle of `save`: the folder that was there is there still, whole."""
-    features = qk.decompose(model, contrasts, heads="L0H0", metric="raw", progress=False)
+    features = qk.decompose(model, contrasts, heads="L0H0", recipe=qk.Recipe(metric="raw"), progress=False)
     run = features.save(tmp_path / "run")
     script = f"""
         import os, signal, safetensors.torch
@@ -150,7 +150,7 @@ def test_save__killed_while_writing_leaves_the_former_run(model, contrasts, tmp_
 
 
 def test_checkpoint__of_other_passes_is_refused(model, contrasts, tmp_path, monkeypatch):
-    options = {"metric": "raw", "checkpoint": tmp_path / "part", "progress": False}
+    options = {"recipe": qk.Recipe(metric="raw"), "checkpoint": tmp_path / "part", "progress": False}
     with monkeypatch.context() as patched:
         patched.setattr(model_source, "passes_of", lambda marked: [Pass((own,)) for own in marked])
         qk.decompose(model, contrasts, **options)
@@ -159,7 +159,7 @@ def test_checkpoint__of_other_passes_is_refused(model, contrasts, tmp_path, monk
 
 
 def test_checkpoint__a_damaged_one_says_which_folder_to_delete(model, contrasts, tmp_path):
-    options = {"metric": "raw", "progress": False, "checkpoint": tmp_path / "part"}
+    options = {"recipe": qk.Recipe(metric="raw"), "progress": False, "checkpoint": tmp_path / "part"}
     qk.decompose(model, contrasts, **options)
     for file in ("manifest.json", next((tmp_path / "part").glob("*.safetensors")).name):
         place, body = tmp_path / "part" / file, (tmp_path / "part" / file).read_bytes()

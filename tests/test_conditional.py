@@ -303,7 +303,7 @@ def test_interactions__say_how_much_stronger_with_a_test_and_a_figure(multiplied
 @pytest.fixture(scope="module")
 def bound():
     model, task = load("llama"), binding_prompts("boxes", 3, n_train=60, n_test=8)
-    return model, task, qk.decompose(model, task.contrasts, heads=MODEL_HEADS, rank=2, progress=False)
+    return model, task, qk.decompose(model, task.contrasts, heads=MODEL_HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 def test_model__labels_of_few_values_are_summed_by_and_the_order_modulates(bound):

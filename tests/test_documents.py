@@ -38,7 +38,7 @@ def names():
     hf = tiny("llama", vocab_size=len(tokenizer))
     model = qk.load((hf, tokenizer))
     order, lexical = (contrast(60, seed=seed, name=name) for seed, name in ((1, "order"), (2, "lexical")))
-    features = qk.decompose(model, {"order": order, "lexical": lexical}, rank=2, progress=False)
+    features = qk.decompose(model, {"order": order, "lexical": lexical}, recipe=qk.Recipe(rank=2), progress=False)
     pairs = [exchanged(*words) for words in permutations(WORDS[:4], 2)]
     return {
         "qk": qk, "torch": torch, "hf_model": hf, "tokenizer": tokenizer, "model": model, "contrast": order,

@@ -209,7 +209,7 @@ def test_opening__makes_the_atlas_once(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_runs__name_parts_in_heads_that_are_not_in_the_list_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model, atlas = explained()
-    features = qk.decompose(model, contrast(40), rank=2, progress=False)
+    features = qk.decompose(model, contrast(40), recipe=qk.Recipe(rank=2), progress=False)
     monkeypatch.setattr("qkprism.subspaces.spaces.held_rank", lambda feature: feature.rank)  # random weights have none
     monkeypatch.setattr(desk_module, "HEADS_TOLD", 1)
     made = Desk.ready(model, atlas, {"boxes": opened("boxes", features)})

@@ -31,7 +31,7 @@ CHECK = TruthCheck("ours", "thing", "L1H2", "contrast", 0.5, 0.1, 1.1, 1.0, 0.1,
 
 @cache
 def features() -> qk.Features:
-    return qk.decompose(explained()[0], contrast(40), rank=2, progress=False)
+    return qk.decompose(explained()[0], contrast(40), recipe=qk.Recipe(rank=2), progress=False)
 
 
 def desk(runs: dict[str, OpenRun]) -> Desk:

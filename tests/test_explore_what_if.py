@@ -25,7 +25,7 @@ ALL = {"part": None, "run": "boxes", "features": ["boxes"], "together": False}
 @cache
 def desk() -> Desk:
     model, atlas = explained()
-    features = qk.decompose(model, contrast(40), rank=3, progress=False)
+    features = qk.decompose(model, contrast(40), recipe=qk.Recipe(rank=3), progress=False)
     return Desk.ready(model, atlas, {"boxes": opened("boxes", features)})
 
 

@@ -23,7 +23,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def features(model):
-    return qk.decompose(model, TRAINED, heads=["L1H0"], rank=1, progress=False)
+    return qk.decompose(model, TRAINED, heads=["L1H0"], recipe=qk.Recipe(rank=1), progress=False)
 
 
 def notes_on_texts(result):
@@ -48,7 +48,11 @@ def test_verbs__all_say_it(model, features):
     changed = pairs(4)
     bases = tuple(base for base, _ in changed["boxes"])
     known = qk.decompose(
-        model, {**TRAINED, "first": Contrast("first", bases * 5)}, heads=["L1H0"], rank=1, progress=False
+        model,
+        {**TRAINED, "first": Contrast("first", bases * 5)},
+        heads=["L1H0"],
+        recipe=qk.Recipe(rank=1),
+        progress=False,
     )
     for sets in (known, {"ours": features, "known": known}):
         (note,) = notes_on_texts(qk.validate(model, changed, sets, progress=False))
@@ -58,7 +62,7 @@ def test_verbs__all_say_it(model, features):
 
 def test_noted__twins_count_and_files_remember(model, tmp_path):
     twins = Contrast("twins", tuple(type(a)(a.text, b.text) for a, b in pairs(12)["boxes"]))
-    features = qk.decompose(model, twins, heads=["L1H0"], rank=1, progress=False)
+    features = qk.decompose(model, twins, heads=["L1H0"], recipe=qk.Recipe(rank=1), progress=False)
     again = Features.load(features.save(tmp_path / "run"))
     effects = qk.intervene(model, [example for _, example in pairs(12)["boxes"]], again, draws=1, progress=False)
     assert notes_on_texts(effects)[0].startswith("12 of 12 texts")
@@ -74,7 +78,7 @@ class Result:
 
 def test_noted__very_many_texts_are_not_remembered(model, monkeypatch):
     monkeypatch.setattr(model_source, "REMEMBERED", 19)
-    features = qk.decompose(model, TRAINED["boxes"], heads=["L1H0"], rank=1, progress=False)
+    features = qk.decompose(model, TRAINED["boxes"], heads=["L1H0"], recipe=qk.Recipe(rank=1), progress=False)
     assert noted(Result(), features, TRAINED["boxes"]) == Result()
 
 

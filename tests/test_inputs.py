@@ -158,17 +158,17 @@ def test_contrasts__are_read_from_files(model, tmp_path):
     one, other = contrast(12), Contrast("other", contrast(12, seed=5).examples)
     one.write(tmp_path / "one.jsonl")
     other.write(tmp_path / "other.jsonl")
-    expected = qk.decompose(model, [one, other], metric="raw", progress=False)
+    expected = qk.decompose(model, [one, other], recipe=qk.Recipe(metric="raw"), progress=False)
     paths = [tmp_path / "one.jsonl", str(tmp_path / "other.jsonl")]
     for given in (paths, dict(zip(expected.contrasts, paths, strict=True)), [one, paths[1]]):
-        found = qk.decompose(model, given, metric="raw", progress=False)
+        found = qk.decompose(model, given, recipe=qk.Recipe(metric="raw"), progress=False)
         assert found.contrasts == expected.contrasts
         assert all(torch.equal(found[key].key_basis, expected[key].key_basis) for key in expected)
     assert qk.decompose(model, paths[0], progress=False).contrasts == (one.name,)
     scores = qk.find_heads(model, paths[0], progress=False)
     assert scores.heads == qk.find_heads(model, one, progress=False).heads
     assert scores.provenance["contrast"] == one.name
-    features = qk.decompose(model, one, heads="L0H0", rank=2, progress=False)
+    features = qk.decompose(model, one, heads="L0H0", recipe=qk.Recipe(rank=2), progress=False)
     effects = qk.intervene(model, paths[0], features, draws=1, progress=False)
     assert effects.to_frame().equals(qk.intervene(model, one, features, draws=1, progress=False).to_frame())
     means = qk.attribute(model, Path(paths[0]), features, progress=False)
@@ -309,8 +309,11 @@ def test_options__are_refused_before_a_text_is_encoded(model, monkeypatch):
     monkeypatch.setattr(type(model), "run", lambda *_, **__: pytest.fail("the model ran"))
     examples = contrast(20)
     for wrong in (
-        {"batch_size": 0}, {"batch_size": 2.5}, {"rank": 3.5}, {"metric": 3}, {"center": ["query"]}, {"reading": 3},
-        {"seed": -1}, {"checkpoint": 3}, {"preset": 3}, {"encoding": "first"}, {"encoding": None},
+        {"batch_size": 0}, {"batch_size": 2.5}, {"seed": -1}, {"checkpoint": 3},
+        {"encoding": "first"}, {"encoding": None},
+        {"recipe": 3}, {"recipe": None}, {"recipe": "paperback"}, {"recipe": {"a": "paperback"}},
+        {"recipe": qk.Recipe(rank=3.5)}, {"recipe": qk.Recipe(metric=3)}, {"recipe": qk.Recipe(center=["query"])},
+        {"recipe": qk.Recipe(reading=3)},
     ):  # fmt: skip
         one_sentence(lambda wrong=wrong: qk.decompose(model, examples, progress=False, **wrong))
     for wrong in ({"by": 3}, {"batch_size": -1}, {"encoding": {}}, {"heads": 3}):
@@ -338,7 +341,7 @@ def test_options__every_list_says_its_values():
 
 @pytest.fixture(scope="module")
 def features(model):
-    return qk.decompose(model, contrast(12), heads=["L0H0", "L1H1"], rank=2, progress=False)
+    return qk.decompose(model, contrast(12), heads=["L0H0", "L1H1"], recipe=qk.Recipe(rank=2), progress=False)
 
 
 @pytest.mark.parametrize(
@@ -409,10 +412,11 @@ def test_intervene__bad_options_are_one_sentence_before_the_pass(model, features
         lambda m, f: qk.find_heads(m, contrast(4), progress=False).top(0),
         lambda m, f: qk.find_heads(m, contrast(4), progress=False).above(accuracy="high"),
         lambda m, f: qk.decompose(m, contrast(4), encoding=3),
-        lambda m, f: qk.decompose(m, contrast(4), recipes=3),
-        lambda m, f: qk.decompose(m, contrast(4), recipes={}),
-        lambda m, f: qk.decompose(m, contrast(4), recipes={"a": 3}),
-        lambda m, f: qk.decompose(m, contrast(4), recipes={"a": qk.Recipe(contrasts=3)}),
+        lambda m, f: qk.decompose(m, contrast(4), recipe=3),
+        lambda m, f: qk.decompose(m, contrast(4), recipe={}),
+        lambda m, f: qk.decompose(m, contrast(4), recipe={"a": 3}),
+        lambda m, f: qk.decompose(m, contrast(4), recipe={"a": qk.Recipe(contrasts=3)}),
+        lambda m, f: qk.Recipe(3),
         lambda m, f: qk.task("boxes", places="two"),
         lambda m, f: qk.task("boxes", places=10**9),
         lambda m, f: qk.task("boxes", places=24),

@@ -87,12 +87,12 @@ def llama():
 
 @pytest.fixture(scope="module")
 def features(model):
-    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+    return qk.decompose(model, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 @pytest.fixture(scope="module")
 def own(llama):
-    return qk.decompose(llama, contrasts(), heads=HEADS, rank=2, progress=False)
+    return qk.decompose(llama, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 def edited_attention(model, encoded, head, change):
@@ -595,7 +595,7 @@ def test_outcome__answers_that_the_model_hardly_gives_are_noted(llama, own, monk
 def test_outcome__nan_is_one_sentence():
     model = load("llama", tie_word_embeddings=False)
     options = {"outcome": "logits", "methods": ["raw"], "draws": 1, "progress": False}
-    own = qk.decompose(model, contrasts(20), heads=["L0H1"], rank=1, progress=False)
+    own = qk.decompose(model, contrasts(20), heads=["L0H1"], recipe=qk.Recipe(rank=1), progress=False)
     huge = Edit("steer", side="query", amount=1e38, vector=[1.0] * 8)
     with pytest.raises(
         QKPrismError, match=r"example \d: .*float32\) predicts NaN or infinity after the edit \(steer queries"
@@ -603,7 +603,7 @@ def test_outcome__nan_is_one_sentence():
         qk.intervene(model, examples(2), own, edit=huge, **options)
     with torch.no_grad():
         model.hf.lm_head.weight[3] = torch.nan
-    own = qk.decompose(model, contrasts(20), heads=["L0H1"], rank=1, progress=False)
+    own = qk.decompose(model, contrasts(20), heads=["L0H1"], recipe=qk.Recipe(rank=1), progress=False)
     with pytest.raises(QKPrismError, match=r"example \d: the output layer of .* gives NaN or infinity"):
         qk.intervene(model, examples(2), own, **options)
 
@@ -645,7 +645,7 @@ def test_intervene__features_of_vectors_are_refused(llama):
 
 def test_intervene__a_key_outside_the_window_is_refused():
     model = load("mistral", sliding_window=64)
-    own = qk.decompose(model, contrasts(20), heads=["L0H0"], rank=1, metric="raw", progress=False)
+    own = qk.decompose(model, contrasts(20), heads=["L0H0"], recipe=qk.Recipe(rank=1, metric="raw"), progress=False)
     far = Example.parse("in [+A], " + "the hat and " * 12 + "in [-B], box")
     with pytest.raises(QKPrismError, match="outside the sliding window"):
         qk.intervene(model, [far], own, progress=False)
@@ -655,7 +655,8 @@ def test_intervene__a_key_outside_the_window_is_refused():
 def test_intervene__encoders_have_no_next_token():
     model = load("bert")
     marked = [Example.parse("hat in [+A], pen in [-B], [?box]"), Example.parse("cup in [-A], pen in [+B], [?box]")]
-    own = qk.decompose(model, Contrast("c", tuple(marked * 10)), heads=["L0H0"], rank=1, progress=False)
+    contrast = Contrast("c", tuple(marked * 10))
+    own = qk.decompose(model, contrast, heads=["L0H0"], recipe=qk.Recipe(rank=1), progress=False)
     assert qk.intervene(model, marked, own, draws=1, progress=False).n[0] == 2
     with pytest.raises(QKPrismError, match="needs a causal language model"):
         qk.intervene(model, marked, own, outcome="logits", progress=False)
@@ -811,8 +812,10 @@ def test_continuation__skips_are_refused_where_blocks_hand_on_more_than_their_ou
 def test_intervene__of_several_sets_gives_what_each_would_alone_from_one_pass(llama):
     given = contrasts()
     sets = {
-        "ours": qk.decompose(llama, given, heads=HEADS, rank=2, progress=False),
-        "raw": qk.decompose(llama, {"first": given["first"]}, heads=HEADS[:2], rank=1, metric="raw", progress=False),
+        "ours": qk.decompose(llama, given, heads=HEADS, recipe=qk.Recipe(rank=2), progress=False),
+        "raw": qk.decompose(
+            llama, {"first": given["first"]}, heads=HEADS[:2], recipe=qk.Recipe(rank=1, metric="raw"), progress=False
+        ),
     }
     test = Contrast("test", examples(6, seed=4))
     options = {"draws": 2, "progress": False}
@@ -829,7 +832,9 @@ def test_intervene__of_several_sets_gives_what_each_would_alone_from_one_pass(ll
         assert found[way].provenance == alone.provenance
     with pytest.raises(QKPrismError, match="at least one set"):
         qk.intervene(llama, test, {})
-    other = qk.decompose(llama, given, heads=HEADS, encoding=qk.Encoding(rope="relative"), rank=1, progress=False)
+    other = qk.decompose(
+        llama, given, heads=HEADS, encoding=qk.Encoding(rope="relative"), recipe=qk.Recipe(rank=1), progress=False
+    )
     with pytest.raises(QKPrismError, match="encoded differently"):
         qk.intervene(llama, test, {**sets, "other": other})
 

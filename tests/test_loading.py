@@ -198,7 +198,7 @@ def test_load__refuses_weights_of_another_shape(folder):
 
 def test_load__without_an_output_layer_attention_is_read_and_predictions_are_refused(folder):
     whole = qk.load(folder)
-    features = qk.decompose(whole, contrast(12), heads="L0H0", rank=2, progress=False)
+    features = qk.decompose(whole, contrast(12), heads="L0H0", recipe=qk.Recipe(rank=2), progress=False)
     without(folder, "lm_head")
     with pytest.warns(UserWarning, match="has no weights of its output layer"):
         model = qk.load(folder)

@@ -26,7 +26,12 @@ HEADS = ["L0H1", "L1H2"]
 @cache
 def found(seed, rope="post"):
     contrasts = {name: contrast(40, seed=seed + place, name=name) for place, name in enumerate(("one", "two"))}
-    options = {"heads": HEADS, "rank": 2, "metric": "raw", "encoding": qk.Encoding(rope=rope), "progress": False}
+    options = {
+        "heads": HEADS,
+        "recipe": qk.Recipe(rank=2, metric="raw"),
+        "encoding": qk.Encoding(rope=rope),
+        "progress": False,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return qk.decompose(wrapped("llama"), contrasts, **options)

@@ -123,7 +123,7 @@ def test_decompose__equals_brute_force_for_any_batch_size(model, batch_size):
 @pytest.mark.parametrize("reading", ["paired", "symmetric", "matched"])
 def test_decompose__twins_equal_brute_force(model, reading):
     texts = contrast(twins=True)
-    features = qk.decompose(model, texts, reading=reading, progress=False)
+    features = qk.decompose(model, texts, recipe=qk.Recipe(reading=reading), progress=False)
     assert features.provenance["contrasts"]["boxes"]["reading"] == reading
     weight = [e.weight for e in texts]
     for layer, rows in captured(model, texts).items():
@@ -175,9 +175,7 @@ def test_decompose__keeps_the_tokens_of_one_chunk_at_a_time(model, monkeypatch):
     gc.collect()
     before = sum(type(thing) is EncodedExample for thing in gc.get_objects())
     twins = contrast(40, twins=True, seed=1, name="twins")
-    qk.decompose(
-        model, [contrast(60), twins], recipes={"ours": qk.Recipe(), "paper": qk.Recipe(preset="paper")}, progress=False
-    )
+    qk.decompose(model, [contrast(60), twins], recipe={"ours": qk.Recipe(), "paper": "paper"}, progress=False)
     assert 5 <= most - before <= 3 * 5  # of this chunk, as they are run, and the last of the other contrast
 
 
@@ -222,11 +220,11 @@ def test_decompose__several_contrasts_share_a_metric_and_labels_make_cells():
         assert torch.equal(features["a", head].metric, features["b", head].metric)
     assert features["a", "L0H0"].reading == "plain"
     assert features["b", "L0H0"].reading == "symmetric"
-    paper = qk.decompose(model, both, preset="paper", progress=False)
+    paper = qk.decompose(model, both, recipe="paper", progress=False)
     feature = paper["b", "L0H0"]
     assert (feature.choices.center, feature.choices.metric, feature.choices.rank) == ("none", "raw", "energy")
     assert (feature.reading, feature.rank) == ("paired", feature.rank_energy)
-    code = qk.decompose(model, both, preset="paper-code", progress=False)["b", "L0H0"]
+    code = qk.decompose(model, both, recipe="paper-code", progress=False)["b", "L0H0"]
     assert (code.reading, code.choices) == ("matched", feature.choices)
 
 
@@ -268,9 +266,9 @@ def test_decompose__what_cannot_work_is_refused_before_the_pass(model, monkeypat
     (tmp_path / "mine" / "thesis.txt").write_text("")
     few = {"a": contrast(1, seed=1), "b": contrast(1, seed=2)}
     for arguments, options, message in (
-        (contrast(20), {"rank": 999}, "rank of 999 is not possible"),
-        (contrast(6), {"rank": "heldout"}, "needs 8 groups"),
-        (contrast(20), {"center": "Query"}, "'Query' is not a way to centre"),
+        (contrast(20), {"recipe": qk.Recipe(rank=999)}, "rank of 999 is not possible"),
+        (contrast(6), {"recipe": qk.Recipe(rank="heldout")}, "needs 8 groups"),
+        (contrast(20), {"recipe": qk.Recipe(center="Query")}, "'Query' is not a way to centre"),
         (contrast(20), {"checkpoint": tmp_path / "mine"}, "holds other files"),
         (contrast(20), {"batch_size": 0}, "batch_size=0 is not possible"),
         (few, {}, "do not span"),
@@ -406,9 +404,9 @@ def test_find_heads__table_sorts_and_thresholds(model):
     [
         ({"heads": "L9H0"}, r"L9H0 is not in .* layers x 4 heads\)\. Heads run from L0H0 to L1H3\."),
         ({"heads": []}, "No head was named"),
-        ({"preset": "mine"}, "'mine' is not a preset"),
-        ({"reading": "backwards"}, "'backwards' is not a reading"),
-        ({"metric": "contrast"}, "needs two or more contrasts"),
+        ({"recipe": "mine"}, "'mine' is not a preset"),
+        ({"recipe": qk.Recipe(reading="backwards")}, "'backwards' is not a reading"),
+        ({"recipe": qk.Recipe(metric="contrast")}, "needs two or more contrasts"),
         ({"encoding": qk.Encoding(chat=True)}, "chat template"),
         ({"encoding": qk.Encoding(max_length=4)}, "cuts off"),
     ],
@@ -416,7 +414,7 @@ def test_find_heads__table_sorts_and_thresholds(model):
 def test_decompose__bad_options_get_one_clear_line(model, options, message):
     options = {"progress": False} | options
     with unchecked(), pytest.raises(QKPrismError, match=message) as caught:
-        qk.decompose(model, contrast(4, twins="reading" in options), **options)
+        qk.decompose(model, contrast(4, twins="backwards" in message), **options)
     assert "\n" not in str(caught.value)
 
 
@@ -482,11 +480,11 @@ def test_decompose__contrasts_of_the_same_texts_share_a_pass(model, monkeypatch)
     other = Contrast("other", tuple(Example(text, weight=e.weight) for text, e in zip(turned, boxes, strict=True)))
     alone = {c.name: qk.decompose(model, c, progress=False) for c in (boxes, other)}
     count = forward_passes(model, monkeypatch)
-    both = qk.decompose(model, [boxes, other], metric="raw", progress=False)
+    both = qk.decompose(model, [boxes, other], recipe=qk.Recipe(metric="raw"), progress=False)
     assert count[0] == 20
     for (name, head), feature in both.items():
         assert torch.allclose(feature.covariance, alone[name][name, head].covariance, atol=1e-9)
-    qk.decompose(model, [boxes, contrast(20, seed=1, name="else")], metric="raw", progress=False)
+    qk.decompose(model, [boxes, contrast(20, seed=1, name="else")], recipe=qk.Recipe(metric="raw"), progress=False)
     assert count[0] == 60
 
 
@@ -501,7 +499,7 @@ def test_decompose__contrasts_of_the_same_texts_with_other_twins_share_a_pass(mo
     sets = [texts, other, Contrast("label", tuple(label[::-1]))]
     alone = {c.name: qk.decompose(model, c, progress=False) for c in sets}
     count = forward_passes(model, monkeypatch)
-    found = qk.decompose(model, sets, metric="raw", progress=False)
+    found = qk.decompose(model, sets, recipe=qk.Recipe(metric="raw"), progress=False)
     assert count[0] == 30
     for (name, head), feature in found.items():
         assert feature.n == alone[name][name, head].n
@@ -510,13 +508,13 @@ def test_decompose__contrasts_of_the_same_texts_with_other_twins_share_a_pass(mo
             assert relative_error(feature.covariance, alone[name][name, head].covariance) <= 1e-5
 
 
-def test_decompose_ways__pick_and_name_their_contrasts(model):
+def test_decompose__several_recipes_pick_and_name_their_contrasts(model):
     sets = {"boxes": contrast(30), "twins": contrast(30, twins=True, seed=1), "more": contrast(30, seed=2)}
     recipes = {
         "two": qk.Recipe(contrasts={"order": "more", "lexical": "twins"}),
         "one": qk.Recipe(contrasts={"order": "boxes"}),
     }
-    found = qk.decompose(model, sets, recipes=recipes, progress=False)
+    found = qk.decompose(model, sets, recipe=recipes, progress=False)
     expected = qk.decompose(model, {"order": sets["more"], "lexical": sets["twins"]}, progress=False)
     assert found["two"].contrasts == ("order", "lexical")
     assert found["one"].contrasts == ("order",)
@@ -525,7 +523,7 @@ def test_decompose_ways__pick_and_name_their_contrasts(model):
         assert torch.equal(found["two"][key].strengths, feature.strengths)
     for wrong, says in [({"order": "other"}, "no contrast 'other'"), ({}, "at least one contrast")]:
         with pytest.raises(QKPrismError, match=says):
-            qk.decompose(model, sets, recipes={"x": qk.Recipe(contrasts=wrong)}, progress=False)
+            qk.decompose(model, sets, recipe={"x": qk.Recipe(contrasts=wrong)}, progress=False)
 
 
 def test_decompose__a_part_of_a_contrast_shares_its_pass(model, monkeypatch):
@@ -535,21 +533,21 @@ def test_decompose__a_part_of_a_contrast_shares_its_pass(model, monkeypatch):
     parts = [Contrast("late", tuple(examples[20:][::-1])), Contrast("few", (examples[3], examples[5], examples[30]))]
     alone = {c.name: qk.decompose(model, c, progress=False) for c in (whole, *parts)}
     count = forward_passes(model, monkeypatch)
-    both = qk.decompose(model, [*parts, whole], metric="raw", progress=False)
+    both = qk.decompose(model, [*parts, whole], recipe=qk.Recipe(metric="raw"), progress=False)
     assert count[0] == 31
     for (name, head), feature in both.items():
         assert feature.n == alone[name][name, head].n
         assert relative_error(feature.covariance, alone[name][name, head].covariance) <= 1e-5  # other batches
     assert both.contrasts == ("late", "few", "whole")
-    qk.decompose(model, [whole, Contrast("thrice", (examples[3],) * 3)], metric="raw", progress=False)
+    qk.decompose(model, [whole, Contrast("thrice", (examples[3],) * 3)], recipe=qk.Recipe(metric="raw"), progress=False)
     assert count[0] == 31 + 31 + 3
 
 
-def test_decompose_ways__are_those_of_separate_calls_in_one_pass(model, monkeypatch):
+def test_decompose__several_recipes_are_those_of_separate_calls_in_one_pass(model, monkeypatch):
     sets = {"boxes": contrast(30), "twins": contrast(30, twins=True, seed=1)}
-    ours, paper = (qk.decompose(model, sets, preset=preset, progress=False) for preset in (None, "paper"))
+    ours, paper = (qk.decompose(model, sets, recipe=recipe, progress=False) for recipe in (qk.Recipe(), "paper"))
     count = forward_passes(model, monkeypatch)
-    found = qk.decompose(model, sets, recipes={"ours": qk.Recipe(), "paper": qk.Recipe(preset="paper")}, progress=False)
+    found = qk.decompose(model, sets, recipe={"ours": qk.Recipe(), "paper": "paper"}, progress=False)
     assert count[0] == 30 + 30
     for way, expected in (("ours", ours), ("paper", paper)):
         assert found[way].choices == expected.choices

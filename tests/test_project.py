@@ -20,7 +20,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def features(model):
-    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+    return qk.decompose(model, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 def test_project__gathers_the_vectors_that_meet_whatever_the_batches(model, features):

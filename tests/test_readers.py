@@ -27,7 +27,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def features(model):
-    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+    return qk.decompose(model, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 def readers_of(model, features, given):
@@ -99,9 +99,9 @@ def test_read_together__a_batch_that_does_not_fit_is_run_again_and_counts_once(m
 
 def test_read_together__frames_are_not_mixed():
     model = load("llama")
-    features = qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+    features = qk.decompose(model, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
     relative = qk.decompose(
-        model, contrasts(), heads=HEADS, rank=2, encoding=qk.Encoding(rope="relative"), progress=False
+        model, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), encoding=qk.Encoding(rope="relative"), progress=False
     )
     both = [projections_reader(model, examples(3), own) for own in (features, relative)]
     with pytest.raises(ValueError, match="one frame"):

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import qkprism as qk
 from qkprism import Contrast, Example, QKPrismError, Vectors, VectorSource
-from qkprism.capture.source import stream_name
+from qkprism.capture.source import ContrastReading
 from qkprism.capture.vector_batches import encoded_vectors
 from qkprism.verbs.decompose import source_of
 from tiny import one_thread, tiny  # noqa: F401
@@ -43,8 +43,8 @@ def text(words, positive, negative):
 
 def chunks_of(model, texts, reading):
     source = source_of(model, texts, None, qk.Encoding(), None)
-    source.known([texts.name], progress=False)
-    return list(source.stream([(texts.name, reading)], 0).chunks({})), source
+    source.outlines([texts.name], progress=False)
+    return list(source.stream([ContrastReading(texts.name, reading)], 0).chunks({})), source
 
 
 def as_run(model, texts, reading="plain"):
@@ -137,7 +137,7 @@ def test_verbs__read_vectors_as_attention_among_marked_keys():
     positive = 3 * one[:, None, None] + 0.1 * torch.randn(60, 1, 1, 4, generator=g)
     negative = torch.stack([one.roll(1, 0), one.roll(2, 0)], 1)[:, :, None]
     source = VectorSource({"z": {3: Vectors(query, positive, negative)}}, scaling=1.0)
-    features = qk.decompose(source, rank=2, **QUIET)
+    features = qk.decompose(source, recipe=qk.Recipe(rank=2), **QUIET)
     logit = torch.einsum("nhd,nkd->nhk", query, torch.cat([positive, negative], 1)[:, :, 0]).double()
     attention = logit.softmax(-1)
     scores = qk.find_heads(source, "z", **QUIET)
@@ -182,7 +182,7 @@ def test_encoded_vectors__keep_sides_labels_and_weights():
     first = encoded_vectors(VectorSource({"z": vectors}), "z")[3]
     assert (first.text.positive, first.text.negative, first.weight) == ((0,), (1, 2), 4.0)
     assert first.text.keys[0].labels == {"label": 3}
-    assert stream_name(("z", "plain")) == "z/plain"
+    assert ContrastReading("z", "plain").name == "z/plain"
 
 
 def test_vectors__groups_do_not_depend_on_the_pieces_in_which_vectors_are_read(monkeypatch):

@@ -84,7 +84,7 @@ def test_binding__whole_study_is_kept_and_taken_up_again(name, made, tmp_path, m
 def test_binding__features_are_those_of_what_the_task_hands_out(made):
     model, study = made[0], BindingStudy.load(made[1])
     prompts = binding_prompts("boxes", 3, tokenizer=model.tokenizer, n_train=TINY.train)
-    found = qk.decompose(model, prompts.contrasts, heads=study.heads, rank="own", progress=False)
+    found = qk.decompose(model, prompts.contrasts, heads=study.heads, recipe=qk.Recipe(rank="own"), progress=False)
     assert found.choices == study.features.choices
     assert found.provenance["contrasts"] == study.features.provenance["contrasts"]
     for key, feature in study.features.items():

@@ -88,7 +88,7 @@ def test_decompose__says_that_repeats_left_too_few_groups(model):
         "test of 'few' was not made: it needs 8 groups of examples, and there are 7" in n for n in features.notes
     )
     with pytest.raises(QKPrismError, match="rank of 'few' needs 8 groups of examples or more, and there are 7"):
-        qk.decompose(model, few, heads="L0H0", rank="heldout", progress=False)
+        qk.decompose(model, few, heads="L0H0", recipe=qk.Recipe(rank="heldout"), progress=False)
 
 
 def test_texts__the_same_text_is_one_group_however_it_is_marked(model):
@@ -228,13 +228,13 @@ def test_decompose__a_reading_that_cannot_be_had_is_not_silent(model):
     plain = Contrast.from_texts("plain one", null_texts(20))
     twins = [Example.parse(text, twin=text.replace("[+", "[+x")) for text in null_texts(20, seed=1)]
     sets = {"alone": plain, "pairs": Contrast("twins", tuple(twins))}
-    options = {"heads": "L0H0", "metric": "raw", "progress": False}
+    options = {"heads": "L0H0", "progress": False}
     with pytest.raises(QKPrismError, match=r"reading='paired' is of twins, and the examples of 'alone' have none\."):
-        qk.decompose(model, {"alone": plain}, reading="paired", **options)
+        qk.decompose(model, {"alone": plain}, recipe=qk.Recipe(reading="paired", metric="raw"), **options)
     with pytest.raises(QKPrismError, match=r"reading='plain' is of texts without twins, and 'pairs' has twins\."):
-        qk.decompose(model, sets, reading="plain", **options)
-    both = qk.decompose(model, sets, reading="paired", **options)
+        qk.decompose(model, sets, recipe=qk.Recipe(reading="plain", metric="raw"), **options)
+    both = qk.decompose(model, sets, recipe=qk.Recipe(reading="paired", metric="raw"), **options)
     assert "'alone' has no twins: reading='paired' has no effect on it." in both["alone", "L0H0"].notes
     assert not any("no effect" in note for note in both["pairs", "L0H0"].notes)
-    usual = qk.decompose(model, sets, preset="paper", **options)  # nobody asked for it by name
+    usual = qk.decompose(model, sets, recipe="paper", **options)  # nobody asked for it by name
     assert not any("no effect" in note for note in usual.notes)

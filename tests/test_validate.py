@@ -61,7 +61,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def features(model):
-    return qk.decompose(model, contrasts(), heads=HEADS, rank=2, progress=False)
+    return qk.decompose(model, contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
 
 
 @torch.no_grad()
@@ -136,7 +136,7 @@ def test_validate__is_what_one_computes_by_hand(model, features, true):
 
 
 def test_validate__has_every_method_and_compares_sets_of_features(model, features):
-    paper = qk.decompose(model, contrasts(), heads=HEADS, preset="paper", progress=False)
+    paper = qk.decompose(model, contrasts(), heads=HEADS, recipe="paper", progress=False)
     found = qk.validate(model, pairs(16), {"ours": features, "paper": paper}, progress=False)
     frame = found.to_frame()
     assert set(frame[frame.features == "ours"].method) == {
@@ -153,7 +153,7 @@ def test_validate__has_every_method_and_compares_sets_of_features(model, feature
 
 
 def test_validate__a_method_that_a_set_lacks_is_said_and_one_that_none_has_is_refused(model, features):
-    paper = qk.decompose(model, contrasts(), heads=HEADS, preset="paper", progress=False)
+    paper = qk.decompose(model, contrasts(), heads=HEADS, recipe="paper", progress=False)
     sets = {"ours": features, "paper": paper}
     found = qk.validate(model, pairs(4), sets, methods=["contrast"], progress=False)
     frame = found.to_frame()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any
 
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import Census, MarkedContrast, passes_of
-from qkprism.capture.source import Known, Site, Wanted, sites_of, stream_name
+from qkprism.capture.source import ContrastReading, Outline, Site, sites_of
 from qkprism.capture.streaming import ModelStream
 from qkprism.contrasts import Contrast
 from qkprism.encoding import Encoding
@@ -53,28 +53,27 @@ class ModelSource:
         """Whether examples of a contrast have twins: all, none, or some."""
         return {example.twin is not None for example in self.named[contrast]}
 
-    def known(self, contrasts: Sequence[str], *, progress: bool) -> dict[str, Known]:
+    def outlines(self, contrasts: Sequence[str], *, progress: bool) -> dict[str, Outline]:
         """What the texts of contrasts say before they are run; each is encoded once to see that it can be."""
         encoder = encoder_for(self.model, self.encoding)
         self._encoded.update({name: Encodings(self.named[name].examples, encoder) for name in contrasts})
         with bar(sum(map(len, self._encoded.values())), "examples encoded", progress) as tick:
             for name, encoded in self._encoded.items():
                 self._census[name] = Census.of(checked(self.model, encoded, self.heads, tick), self.named[name])
-        return {name: self._known(name) for name in contrasts}
+        return {name: self._outline(name) for name in contrasts}
 
-    def _known(self, name: str) -> Known:
+    def _outline(self, name: str) -> Outline:
         contrast, census = self.named[name], self._census[name]
-        facts = {"digest": contrast.digest, "n": len(contrast), "texts": _remembered(contrast)}
-        facts["values"] = {label: list(numbers) for label, numbers in census.values.items()}
-        return Known(
-            census.texts.grouping, census.freedom, lambda named: census.texts.notes(named, self.encoding.token), facts
-        )
+        provenance = {"digest": contrast.digest, "n": len(contrast), "texts": _remembered(contrast)}
+        provenance["values"] = {label: list(numbers) for label, numbers in census.values.items()}
+        notes = partial(census.texts.notes, token=self.encoding.token)
+        return Outline(census.texts.grouping, census.freedom, notes, provenance)
 
-    def stream(self, wanted: Sequence[Wanted], seed: int) -> ModelStream:
-        """The chunks of contrasts that are `known`."""
+    def stream(self, readings: Sequence[ContrastReading], seed: int) -> ModelStream:
+        """The chunks of contrasts whose `outlines` were told."""
         marked = [
-            MarkedContrast.of(stream_name((name, reading)), self._encoded[name], self._census[name], reading, seed)
-            for name, reading in wanted
+            MarkedContrast.of(one.name, self._encoded[one.contrast], self._census[one.contrast], one.reading, seed)
+            for one in readings
         ]
         return ModelStream(self.batches, self.layers, passes_of(marked))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -72,13 +72,19 @@ def sites_of(model: Model | VectorSource, heads: Sequence[Head]) -> dict[int, Si
 
 
 Sums = dict[str, dict[int, Moments]]  # by stream name and layer
-Wanted = tuple[str, Reading]  # a contrast, and how its twins are read
 CHUNK = {"cpu": 128, "cuda": 512}  # examples
 
 
-def stream_name(wanted: Wanted) -> str:
-    """What the sums of a contrast are called: the same contrast may be read in several ways."""
-    return "/".join(wanted)
+class ContrastReading(NamedTuple):
+    """A contrast, and how its twins are read: one contrast may be read in several ways."""
+
+    contrast: str
+    reading: Reading
+
+    @property
+    def name(self) -> str:
+        """What its sums are called."""
+        return "/".join(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,17 +129,17 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a contrast before its vectors are read.
+class Outline:
+    """What a contrast's texts or marks tell before its vectors are read.
 
-    freedom    marked keys, less one for each example
-    facts      what the provenance of its features says of it
+    freedom      marked keys, less one for each example
+    provenance   what features of it remember
     """
 
     grouping: Grouping
     freedom: int
     notes: Callable[[str], list[Note]]  # by the name that the contrast has in the results
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Stream(Protocol):
@@ -167,8 +173,8 @@ class Source(Protocol):
         """Whether examples of a contrast have twins: all, none, or some."""
         ...
 
-    def known(self, contrasts: Sequence[str], *, progress: bool) -> dict[str, Known]: ...
-    def stream(self, wanted: Sequence[Wanted], seed: int) -> Stream: ...
+    def outlines(self, contrasts: Sequence[str], *, progress: bool) -> dict[str, Outline]: ...
+    def stream(self, readings: Sequence[ContrastReading], seed: int) -> Stream: ...
     def provenance(self) -> dict[str, Any]: ...
 
 
@@ -246,11 +252,14 @@ def plan_of(marks: Marks, reading: Reading, seed: int) -> Plan:
 
 
 def provenance_of(
-    source: Source, wanted: Mapping[str, Wanted], facts: Mapping[str, Known], notes: Mapping[str, Sequence[Note]]
+    source: Source,
+    readings: Mapping[str, ContrastReading],
+    outlines: Mapping[str, Outline],
+    notes: Mapping[str, Sequence[Note]],
 ) -> dict[str, Any]:
     """Where features of contrasts are from, and what is to be said of their examples."""
     contrasts = {
-        name: {**facts[contrast].facts, "reading": reading, "notes": [note.text for note in notes[name]]}
-        for name, (contrast, reading) in wanted.items()
+        name: {**outlines[contrast].provenance, "reading": reading, "notes": [note.text for note in notes[name]]}
+        for name, (contrast, reading) in readings.items()
     }
     return {**source.provenance(), "contrasts": contrasts}

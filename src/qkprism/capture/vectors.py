@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkprism.capture.source import Chunk, Known, Marks, Site, Wanted, moments_of, stream_name
+from qkprism.capture.source import Chunk, ContrastReading, Marks, Outline, Site, moments_of
 from qkprism.core.by_value import MAX_VALUES
 from qkprism.core.groups import Grouping
 from qkprism.core.moments import Moments, assign_folds, group_weights
@@ -111,9 +111,9 @@ class Vectors:
 
     def moments(self, reading: Reading | None = None, seed: int = 0) -> Moments:
         """Their sums, in one layer."""
-        wanted = ("", self.reading_for(reading))
-        stream = VectorSource({"": self}).stream([wanted], checked_seed(seed))
-        return moments_of(stream, seed=seed)[stream_name(wanted)][0]
+        alone = ContrastReading("", self.reading_for(reading))
+        stream = VectorSource({"": self}).stream([alone], checked_seed(seed))
+        return moments_of(stream, seed=seed)[alone.name][0]
 
     def part(
         self, rows: slice
@@ -439,19 +439,20 @@ class VectorSource:
         """Whether examples of a contrast have twins: all or none."""
         return {self.deepest(contrast).twin_query is not None}
 
-    def known(self, contrasts: Sequence[str], *, progress: bool) -> dict[str, Known]:  # noqa: ARG002  (it is quick)
-        """What is known of contrasts without their vectors in all layers."""
-        found = {}
+    def outlines(self, contrasts: Sequence[str], *, progress: bool) -> dict[str, Outline]:  # noqa: ARG002  (it is quick)
+        """What contrasts tell without their vectors in all layers."""
+        outlines = {}
         for name in contrasts:
             vectors = self.deepest(name)
             grouping, keys, n = vectors.grouping(), sum(vectors.keys_of_sides), len(vectors.query)
-            facts = {"values": {VALUE: list(range(vectors.n_values))} if vectors.n_values else {}}
-            found[name] = Known(grouping, n * (keys - 1), partial(grouping.notes, what="vectors"), facts)
-        return found
+            values = {VALUE: list(range(vectors.n_values))} if vectors.n_values else {}
+            notes = partial(grouping.notes, what="vectors")
+            outlines[name] = Outline(grouping, n * (keys - 1), notes, {"values": values})
+        return outlines
 
-    def stream(self, wanted: Sequence[Wanted], seed: int) -> VectorStream:
+    def stream(self, readings: Sequence[ContrastReading], seed: int) -> VectorStream:
         """The chunks of contrasts."""
-        return VectorStream(self, tuple(wanted), seed)
+        return VectorStream(self, tuple(readings), seed)
 
     def provenance(self) -> dict[str, Any]:
         """Nothing is known of where vectors are from."""
@@ -636,7 +637,7 @@ class VectorStream:
     """The chunks of contrasts whose vectors are known: every process has all of them."""
 
     source: VectorSource
-    wanted: tuple[Wanted, ...]
+    readings: tuple[ContrastReading, ...]
     seed: int
     ranks: Ranks = ALONE
 
@@ -646,22 +647,21 @@ class VectorStream:
 
     @property
     def names(self) -> dict[str, Reading]:
-        return {stream_name(one): one[1] for one in self.wanted}
+        return {one.name: one.reading for one in self.readings}
 
     def __len__(self) -> int:
-        return sum(len(self.source.deepest(name).query) for name, _ in self.wanted)
+        return sum(len(self.source.deepest(name).query) for name, _ in self.readings)
 
     def chunks(self, done: Mapping[str, int], progress: Progress | None = None) -> Iterator[Chunk]:
         """Every contrast, from where a former stream stopped."""
-        for wanted in self.wanted:
-            vectors, name = self.source.vectors(wanted[0]), stream_name(wanted)
-            marks = self.source.deepest(wanted[0]).marks(self.seed, twins=wanted[1] != "plain")
-            n_cells, n = int(marks.cell.max()) + 1, len(marks.weight)
-            for at in range(done.get(name, 0), n, _CHUNK):
+        for one in self.readings:
+            vectors, deepest = self.source.vectors(one.contrast), self.source.deepest(one.contrast)
+            marks = deepest.marks(self.seed, twins=one.reading != "plain")
+            sizes, n = (int(marks.cell.max()) + 1, deepest.n_values), len(marks.weight)
+            for at in range(done.get(one.name, 0), n, _CHUNK):
                 rows = slice(at, min(at + _CHUNK, n))
                 read = _VectorReader(vectors, self.source, rows)
-                sizes = n_cells, self.source.deepest(wanted[0]).n_values
-                yield Chunk(name, wanted[1], *sizes, _rows_of(marks, rows), read.vectors, done=rows.stop)
+                yield Chunk(one.name, one.reading, *sizes, _rows_of(marks, rows), read.vectors, done=rows.stop)
                 if progress:
                     progress(rows.stop - at)
 

@@ -139,7 +139,8 @@ def decompose(
         raise QKPrismError("Give --heads or --top, not both.")
     loading, texts = Loading(model, dtype, device, device_map), TextOptions(token, chat or None)
     picked: Any = heads_named(chosen)
-    options: dict[str, Any] = {"metric": metric, "reading": reading, "seed": checked_seed(seed), "rank": _rank(rank)}
+    options: dict[str, Any] = {"seed": checked_seed(seed)}
+    cut = _rank(rank)
     _check_choices(metric=metric, reading=reading, rope=rope, center=center, preset=preset)
     save = place_for(save, "features")
     contrasts = [source_named(name) for name in contrasts]
@@ -160,7 +161,8 @@ def decompose(
         scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
     picked = scores.top(top) if scores and top else picked
     kept = save.with_name(f".{save.name}.checkpoint") if save else None
-    options |= {"preset": preset, "center": taken_off, "checkpoint": kept, **arguments}
+    recipe: Any = qk.Recipe(preset=preset, center=taken_off, reading=reading, metric=metric, rank=cut)  # type: ignore[arg-type]
+    options |= {"recipe": recipe, "checkpoint": kept, **arguments}
     with part(2, 2, "features") if top else nullcontext():
         features = qk.decompose(loaded, {one.contrast.name: one.contrast for one in found}, heads=picked, **options)
     report = None

@@ -2,7 +2,8 @@
 
 task = qk.task("induction")                      # a name of the shelf, or a file of your own
 heads = qk.find_heads(model, task.search, encoding=task.encoding)
-features = qk.decompose(model, task.contrasts, heads=heads.top(8), encoding=task.encoding, center=task.center)
+features = qk.decompose(model, task.contrasts, heads=heads.top(8), encoding=task.encoding,
+                        recipe=qk.Recipe(center=task.center))
 qk.validate(model, task.counterfactuals("before"), features)
 """
 

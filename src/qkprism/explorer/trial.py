@@ -14,7 +14,7 @@ from qkprism.models.model import Model
 from qkprism.options import whole_number
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
-from qkprism.verbs.decompose import decompose
+from qkprism.verbs.decompose import Recipe, decompose
 from qkprism.verbs.find_heads import find_heads
 
 HEADS_TOLD = 12
@@ -49,7 +49,7 @@ class Trial:
         if self.top:
             job.enter("2/2 features")
             heads = scores.top(self.top)
-            found = decompose(model, drawn.contrasts, heads=heads, center=drawn.center, **options)
+            found = decompose(model, drawn.contrasts, heads=heads, recipe=Recipe(center=drawn.center), **options)
         found.save(self.place)
         file, text = self.draft.file
         write_text(self.place / f"contrast{Path(file).suffix}", text)

@@ -222,7 +222,7 @@ class _BindingWork:
         def compute() -> dict[str, Features]:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Only .* effective examples")  # a note of the study says so
-                return decompose(self.model, contrasts, recipes=RECIPES, checkpoint=kept, **options)
+                return decompose(self.model, contrasts, recipe=RECIPES, checkpoint=kept, **options)
 
         with self.parts.keeping("features") as kept:
             return self.parts.get_all({recipe: folder_of(recipe) for recipe in RECIPES}, compute, Features.load)

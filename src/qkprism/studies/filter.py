@@ -27,7 +27,7 @@ from qkprism.studies.categories import ITEM, LABEL, POOLED, Scope, compared_feat
 from qkprism.studies.filter_prompts import CATEGORIES, FIVE, FilterPrompts, filter_prompts
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.subspaces.separation import ACCURACY, SILHOUETTE, separation
-from qkprism.verbs.decompose import decompose
+from qkprism.verbs.decompose import Recipe, decompose
 from qkprism.verbs.find_heads import find_heads
 from qkprism.verbs.intervene import intervene
 from qkprism.verbs.project import project
@@ -237,7 +237,13 @@ def _scope(
     common: dict[str, Any],
 ) -> Scope:
     """All parts of one set of categories."""
-    choices: dict[str, Any] = {"heads": heads, "metric": "raw", "encoding": task.encoding, "seed": seed, **common}
+    choices: dict[str, Any] = {
+        "heads": heads,
+        "recipe": Recipe(metric="raw"),
+        "encoding": task.encoding,
+        "seed": seed,
+        **common,
+    }
     with parts.keeping(f"features-{name}") as kept:
         features = parts.get(
             f"features-{name}",

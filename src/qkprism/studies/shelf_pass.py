@@ -24,14 +24,13 @@ from torch import Tensor
 from qkprism.capture.batching import Batches, Visit
 from qkprism.capture.model_source import ModelSource, versions
 from qkprism.capture.readers import Reader, read_together
-from qkprism.capture.source import Site, Wanted, moments_of, provenance_of, stream_name
+from qkprism.capture.source import ContrastReading, moments_of, provenance_of
 from qkprism.capture.texts import Texts
 from qkprism.contrasts.tasks import Task
 from qkprism.core.decomposition import Space, shared_space
 from qkprism.core.edits import Edit
 from qkprism.core.evidence import leading_p
 from qkprism.core.feature import Choices
-from qkprism.core.moments import Moments
 from qkprism.core.rank import heldout_test
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
@@ -48,6 +47,7 @@ from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.subspaces.spaces import Spaces
+from qkprism.verbs.decompose import layer_moments
 from qkprism.verbs.find_heads import ScoresReader
 from qkprism.verbs.inputs import encode_like, heads_of
 from qkprism.verbs.intervene import EditOptions, effects_readers
@@ -114,9 +114,9 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
     encoding = Encoding(chat=task.chat, rope=task.frame)
     reading: Reading = "symmetric" if task.template.twins else "plain"
     source = ModelSource(model, contrasts, heads, encoding)
-    facts = source.known([*contrasts], progress=False)
-    wanted: dict[str, Wanted] = {name: (name, reading) for name in contrasts}
-    stream = source.stream([*wanted.values()], seed)
+    outlines = source.outlines([*contrasts], progress=False)
+    readings = {name: ContrastReading(name, reading) for name in contrasts}
+    stream = source.stream([*readings.values()], seed)
     (group,) = stream.passes
     first = group.marked[0]
     alone = [EncodedExample(i, e.text, None, e.weight, e.group, e.source) for i, e in enumerate(first.examples)]
@@ -124,21 +124,13 @@ def first_pass(model: Model, task: Task, *, seed: int = 0, progress: bool = True
     batches = _Watched(model, sorted(source.layers), task.frame)
     batches.reader = scored
     with bar(len(stream), "examples", progress) as tick:
-        found = moments_of(replace(stream, batches=batches), seed=seed, progress=tick)
+        sums = moments_of(replace(stream, batches=batches), seed=seed, progress=tick)
     batches.keep()
-    sums = {name: found[stream_name(one)] for name, one in wanted.items()}
-    notes = {name: facts[name].notes(name) for name in contrasts}
-    provenance = provenance_of(source, wanted, facts, notes)
+    notes = {name: outlines[name].notes(name) for name in contrasts}
+    provenance = provenance_of(source, readings, outlines, notes)
     choices = Choices(center=task.center, metric="contrast", seed=seed)
     scores = scored.result(_about(model, task, "contrast"))
-    return Sums(scores, _layers(source.layers, sums), choices, encoding, provenance)
-
-
-def _layers(sites: Mapping[int, Site], sums: Mapping[str, Mapping[int, Moments]]) -> dict[int, LayerMoments]:
-    return {
-        number: LayerMoments(site.heads, site.scaling, {name: total[number] for name, total in sums.items()})
-        for number, site in sites.items()
-    }
+    return Sums(scores, layer_moments(source.layers, readings, sums), choices, encoding, provenance)
 
 
 def _about(model: Model, task: Task, part: str) -> dict[str, object]:

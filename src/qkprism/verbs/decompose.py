@@ -12,12 +12,12 @@ from typing import Literal, overload
 
 from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.model_source import ModelSource
-from qkprism.capture.source import Known, Site, Source, Wanted, moments_of, provenance_of, stream_name
+from qkprism.capture.source import ContrastReading, Outline, Site, Source, Sums, moments_of, provenance_of
 from qkprism.capture.streaming import ModelStream
 from qkprism.capture.vectors import VectorSource
 from qkprism.core.decomposition import few_examples
 from qkprism.core.feature import Choices
-from qkprism.core.moments import N_FOLDS, Moments
+from qkprism.core.moments import N_FOLDS
 from qkprism.encoding import Encoding, checked_encoding
 from qkprism.errors import QKPrismError
 from qkprism.models.model import Model
@@ -32,7 +32,9 @@ from qkprism.options import (
     by_name,
     checked_seed,
     choice,
+    either,
     resolve_metric,
+    show,
 )
 from qkprism.progress import bar
 from qkprism.results.features import Features, LayerMoments
@@ -45,12 +47,20 @@ TWINS_OF: dict[Preset, Reading] = {"paper": "paired", "paper-code": "matched"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to decompose: what is None is the preset's choice, else ours.
+    """How moments become features; what is None is the preset's choice, else ours.
 
-    Both presets are uncentred, in the raw metric, with the rank by energy. `paper` reads twins as the paper's text,
-    E[q (k - k')^T]; `paper-code` as its authors' programs, E[q k^T] - E[q' k'^T] (docs/method.md).
+    >>> qk.Recipe("paper", rank=4).rank
+    4
 
-    `contrasts` picks and names contrasts: {"order": "fixed"} decomposes the contrast `fixed` as `order`.
+    preset      None (default) is ours; `paper` is the paper as it is written, E[q (k - k')^T] of twins; `paper-code` as
+                its authors computed it, E[q k^T] - E[q' k'^T]. Both are uncentred, raw, with the rank by energy
+    center      `query` (ours) takes the mean query off: what depends on the query. `none` keeps what the head likes
+                whatever the query says
+    reading     how twins are read: symmetric (ours), paired or matched; for contrasts without twins leave it out
+    metric      `contrast` (ours from two contrasts on) makes features orthogonal where contrasts are independent; `raw`
+                is the head's own coordinates, and the only one for a single contrast
+    rank        a number, or a rule: own (ours), balanced, energy or heldout; features can be cut anew later
+    contrasts   picks and names contrasts: {"order": "fixed"} decomposes the contrast `fixed` as `order`; all by default
     """
 
     preset: Preset | None = None
@@ -87,6 +97,7 @@ class Recipe:
         return Choices(center=self.center or ("none" if paper else "query"), metric=metric, rank=rank, seed=seed)
 
 
+Named = Recipe | Preset  # a recipe, or the name of a preset
 _TWINS = ", ".join(READINGS[1:])
 
 
@@ -96,12 +107,8 @@ def decompose(
     contrasts: Contrasts | None = None,
     *,
     heads: Heads = None,
-    preset: Preset | None = None,
-    center: Center | None = None,
-    reading: Reading | None = None,
-    metric: Literal["raw", "contrast"] | None = None,
-    rank: Rank | None = None,
-    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
+    recipe: Named = Recipe(),  # noqa: B008  (it is frozen)
+    encoding: Encoding = Encoding(),  # noqa: B008
     batch_size: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -112,9 +119,9 @@ def decompose(
     source: Model | VectorSource,
     contrasts: Contrasts | None = None,
     *,
-    recipes: Mapping[str, Recipe],
     heads: Heads = None,
-    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
+    recipe: Mapping[str, Named],
+    encoding: Encoding = Encoding(),  # noqa: B008
     batch_size: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -124,14 +131,9 @@ def decompose(
     source: Model | VectorSource,
     contrasts: Contrasts | None = None,
     *,
-    recipes: Mapping[str, Recipe] | None = None,
     heads: Heads = None,
-    preset: Preset | None = None,
-    center: Center | None = None,
-    reading: Reading | None = None,
-    metric: Literal["raw", "contrast"] | None = None,
-    rank: Rank | None = None,
-    encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
+    recipe: Named | Mapping[str, Named] = Recipe(),  # noqa: B008
+    encoding: Encoding = Encoding(),  # noqa: B008
     batch_size: int | None = None,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -142,23 +144,16 @@ def decompose(
     >>> features = qk.decompose(model, {"order": order, "lexical": lexical}, heads=["L0H1"], progress=False)
     >>> list(features)
     [('order', Head(layer=0, index=1)), ('lexical', Head(layer=0, index=1))]
-    >>> both = qk.decompose(model, order, recipes={"ours": qk.Recipe(), "paper": qk.Recipe("paper")}, progress=False)
-    >>> sorted(both)
-    ['ours', 'paper']
+    >>> both = qk.decompose(model, order, recipe={"ours": qk.Recipe(rank=2), "theirs": "paper"}, progress=False)
+    >>> both["ours"]["L0H1"].rank, both["theirs"].choices.center
+    (2, 'none')
 
     source       a model that `load` gave, or a `VectorSource`, which has its contrasts
     contrasts    a contrast, the path of its file, several of them, or several by name. Give those that belong to one
                  question together: their features are then told apart
-    recipes      several recipes by name, which share the pass: the result is a dict of features. Without them (default)
-                 the next five make the one recipe
-    preset       None (default) is ours; `paper` is the paper as it is written, `paper-code` as its authors computed it
-    center       `query` (default) takes the mean query off: what depends on the query. `none` keeps what the head likes
-                 whatever the query says
-    reading      how twins are read: symmetric (default), paired or matched; for contrasts without twins leave it out
-    metric       `contrast` (default from two contrasts on) makes features orthogonal where contrasts are independent;
-                 `raw` is the head's own coordinates, and the only one for a single contrast
-    rank         a number, or a rule: own (default), balanced, energy or heldout; features can be cut anew later
     heads        such as "L18H6" or ["L18H6", "L21H7"], or the scores of `find_heads`; all by default
+    recipe       how moments become features: a `Recipe` (default: ours), or `paper` or `paper-code`. Several by name
+                 share the pass, and the result is then features by name
     encoding     how texts become tokens; change it for chat models and for contrasts about distance
     batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
     seed         of folds and nulls; default 0. Change it to see what depends on them
@@ -166,17 +161,33 @@ def decompose(
                  keeps nothing. For passes of more than minutes
     progress     whether bars are shown after two seconds; default True
     """
-    single = Recipe(preset=preset, center=center, reading=reading, metric=metric, rank=rank)
-    if recipes is not None and single != Recipe():
-        raise QKPrismError("preset, center, reading, metric and rank belong in each recipe: {'ours': Recipe(rank=4)}.")
-    found = _decompose(
+    by_recipe = _decompose(
         source_of(source, contrasts, heads, checked_encoding(encoding), batch_size),
-        {"": single} if recipes is None else recipes,
+        recipes_of(recipe),
         seed=checked_seed(seed),
         checkpoint=checkpoint,
         progress=progress,
     )
-    return found[""] if recipes is None else found
+    return by_recipe if isinstance(recipe, Mapping) else by_recipe[""]
+
+
+def recipes_of(recipe: Named | Mapping[str, Named]) -> dict[str, Recipe]:
+    """Recipes by name; a single one has none."""
+    named = by_name(recipe, "recipe") if isinstance(recipe, Mapping) else {"": recipe}
+    if not named:
+        raise QKPrismError("Give at least one recipe by its name: {'ours': Recipe()}.")
+    return {name: _recipe(one) for name, one in named.items()}
+
+
+def _recipe(recipe: Named) -> Recipe:
+    if isinstance(recipe, str):
+        return Recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        raise QKPrismError(
+            f"{show(recipe)} is not a recipe. Give Recipe(...), {either(PRESETS)}, or several by name: "
+            "{'ours': Recipe(), 'theirs': 'paper'}."
+        )
+    return recipe
 
 
 def source_of(
@@ -194,9 +205,9 @@ def source_of(
     if contrasts is None and isinstance(source, Model):
         raise QKPrismError("Give the contrasts whose features are wanted: decompose(model, contrasts).")
     named = named_contrasts(contrasts)
-    found = ModelSource(source, named, heads_of(source, heads), encoding, batch_size)
-    assert found.batches  # refuses a batch size that is none
-    return found
+    texts = ModelSource(source, named, heads_of(source, heads), encoding, batch_size)
+    assert texts.batches  # refuses a batch size that is none
+    return texts
 
 
 def _decompose(
@@ -210,19 +221,17 @@ def _decompose(
     """The features of every recipe, from one stream."""
     if checkpoint is not None:
         check_checkpoint(checkpoint)
-    if not by_name(recipes, "recipes") or not all(isinstance(recipe, Recipe) for recipe in recipes.values()):
-        raise QKPrismError("Give at least one recipe by its name: {'ours': Recipe()}.")
     if checkpoint is not None and not isinstance(source, ModelSource):
         raise QKPrismError("A checkpoint is of a pass through a model: vectors are there already. Leave it out.")
     jobs = {name: _Job.of(recipe, source, seed) for name, recipe in recipes.items()}
-    wanted = list(dict.fromkeys(one for job in jobs.values() for one in job.wanted.values()))
-    facts = source.known([*dict.fromkeys(contrast for contrast, _ in wanted)], progress=progress)
+    readings = list(dict.fromkeys(reading for job in jobs.values() for reading in job.readings.values()))
+    outlines = source.outlines([*dict.fromkeys(reading.contrast for reading in readings)], progress=progress)
     for job in jobs.values():
-        job.check_possible(facts, source.layers)
-    notes = {name: job.notes(facts) for name, job in jobs.items()}
-    warn_of((note for of_recipe in notes.values() for of_contrast in of_recipe.values() for note in of_contrast), 3)
-    provenance = {name: provenance_of(source, job.wanted, facts, notes[name]) for name, job in jobs.items()}
-    stream = source.stream(wanted, seed)
+        job.check_possible(outlines, source.layers)
+    notes = {name: job.notes(outlines) for name, job in jobs.items()}
+    warn_of((note for by_contrast in notes.values() for several in by_contrast.values() for note in several), 3)
+    provenance = {name: provenance_of(source, job.readings, outlines, notes[name]) for name, job in jobs.items()}
+    stream = source.stream(readings, seed)
     kept = None
     if checkpoint is not None and isinstance(source, ModelSource) and isinstance(stream, ModelStream):
         same = {"provenance": provenance, "heads": list(map(str, source.heads)), "seed": seed, **source.job()}
@@ -231,82 +240,89 @@ def _decompose(
         sums = moments_of(stream, seed=seed, kept=kept, progress=tick)
     if kept:
         kept.finish(sums)
-    found = {}
+    features = {}
     with bar(len(source.heads) * len(recipes), "heads", progress) as tick:
         for name, job in jobs.items():
-            layers = {number: job.moments(site, sums, number) for number, site in source.layers.items()}
+            layers = layer_moments(source.layers, job.readings, sums)
             if job.choices.metric == "contrast" and (
                 few := few_examples([*next(iter(layers.values())).moments.values()])
             ):
                 warnings.warn(few, stacklevel=3)
-            found[name] = Features.from_moments(
+            features[name] = Features.from_moments(
                 layers, job.choices, provenance[name], encoding=source.encoding, progress=tick
             )
-    return found
+    return features
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A recipe applied to contrasts. `wanted`: by name, the contrast in the source and how its twins are read."""
+    """A recipe applied to contrasts: by the name in the result, the contrast in the source and how it is read."""
 
-    wanted: Mapping[str, Wanted]
+    readings: Mapping[str, ContrastReading]
     choices: Choices
-    reading: Reading | None  # that the recipe names
+    twins: Reading | None  # how the recipe wants twins to be read, if it says so
 
     @classmethod
     def of(cls, recipe: Recipe, source: Source, seed: int) -> _Job:
         picked = recipe.pick(source.contrasts)
-        wanted = {
-            name: (contrast, _reading(name, source.twins(contrast), recipe.chosen_reading))
+        readings = {
+            name: ContrastReading(contrast, _reading(name, source.twins(contrast), recipe.chosen_reading))
             for name, contrast in picked.items()
         }
-        if recipe.reading not in (None, "plain") and all(reading == "plain" for _, reading in wanted.values()):
+        if recipe.reading not in (None, "plain") and all(one.reading == "plain" for one in readings.values()):
             raise QKPrismError(
-                f"reading={recipe.reading!r} is of twins, and the examples of {', '.join(map(repr, wanted))} have "
+                f"reading={recipe.reading!r} is of twins, and the examples of {', '.join(map(repr, readings))} have "
                 "none. Leave reading out, or give every example a twin."
             )
-        return cls(wanted, recipe.choices(len(picked), seed), recipe.reading)
+        return cls(readings, recipe.choices(len(picked), seed), recipe.reading)
 
-    def check_possible(self, facts: Mapping[str, Known], layers: Mapping[int, Site]) -> None:
+    def check_possible(self, outlines: Mapping[str, Outline], layers: Mapping[int, Site]) -> None:
         """Refuse before the pass what would fail after it."""
         rank, d_heads = self.choices.rank, [site.d_head for site in layers.values()]
         if isinstance(rank, int) and rank > min(d_heads):
             raise QKPrismError(f"A rank of {rank} is not possible: d_head is {max(d_heads)}.")
-        for name, (contrast, _) in self.wanted.items():
-            if rank == "heldout" and (groups := facts[contrast].grouping.n_groups) < N_FOLDS:
+        for name, (contrast, _) in self.readings.items():
+            if rank == "heldout" and (groups := outlines[contrast].grouping.n_groups) < N_FOLDS:
                 raise QKPrismError(
                     f"The held-out rank of {name!r} needs {N_FOLDS} groups of examples or more, and there are {groups} "
                     "(examples with the same text are one group). Give more examples, or choose another rank."
                 )
-        freedom = sum(facts[contrast].freedom for contrast, _ in self.wanted.values())
+        freedom = sum(outlines[contrast].freedom for contrast, _ in self.readings.values())
         if self.choices.metric == "contrast" and freedom < max(d_heads):
             raise QKPrismError(
                 f"The marked keys of all examples do not span the key space of d_head {max(d_heads)} (too few "
-                "examples), so the contrast metric is not defined. Give more examples, or use metric='raw'."
+                "examples), so the contrast metric is not defined. Give more examples, or use Recipe(metric='raw')."
             )
 
-    def notes(self, facts: Mapping[str, Known]) -> dict[str, list[Note]]:
+    def notes(self, outlines: Mapping[str, Outline]) -> dict[str, list[Note]]:
         """What is to be said of the examples of each contrast."""
-        found = {name: facts[contrast].notes(name) for name, (contrast, _) in self.wanted.items()}
-        for name, (_, reading) in self.wanted.items():
-            if reading == "plain" and self.reading not in (None, "plain"):
-                found[name].append(Note(f"{name!r} has no twins: reading={self.reading!r} has no effect on it."))
-        return found
-
-    def moments(self, site: Site, sums: Mapping[str, Mapping[int, Moments]], number: int) -> LayerMoments:
-        """The moments of this recipe in one layer."""
-        named = {name: sums[stream_name(wanted)][number] for name, wanted in self.wanted.items()}
-        return LayerMoments(site.heads, site.scaling, named)
+        notes = {name: outlines[contrast].notes(name) for name, (contrast, _) in self.readings.items()}
+        for name, (_, reading) in self.readings.items():
+            if reading == "plain" and self.twins not in (None, "plain"):
+                notes[name].append(Note(f"{name!r} has no twins: reading={self.twins!r} has no effect on it."))
+        return notes
 
 
-def _reading(name: str, twins: set[bool], wanted: Reading | None) -> Reading:
-    """`plain` without twins; with twins what is wanted, `symmetric` by default."""
-    if wanted is not None:
-        choice(wanted, READINGS, "a reading of twins")
+def layer_moments(
+    sites: Mapping[int, Site], readings: Mapping[str, ContrastReading], sums: Sums
+) -> dict[int, LayerMoments]:
+    """The moments of each layer by the names of contrasts in the result."""
+    return {
+        number: LayerMoments(
+            site.heads, site.scaling, {name: sums[reading.name][number] for name, reading in readings.items()}
+        )
+        for number, site in sites.items()
+    }
+
+
+def _reading(name: str, twins: set[bool], recipe: Reading | None) -> Reading:
+    """`plain` without twins; with twins what the recipe says, `symmetric` by default."""
+    if recipe is not None:
+        choice(recipe, READINGS, "a reading of twins")
     if len(twins) > 1:
         raise QKPrismError(f"Some examples of {name!r} have a twin and some do not. Split the contrast in two.")
     if twins == {False}:
         return "plain"
-    if wanted == "plain":
+    if recipe == "plain":
         raise QKPrismError(f"reading='plain' is of texts without twins, and {name!r} has twins. Use {_TWINS}.")
-    return wanted or "symmetric"
+    return recipe or "symmetric"
