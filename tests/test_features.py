@@ -10,7 +10,8 @@ from one_head import decompose_vector_sets, decompose_vectors
 from planted import planted, two_factors
 from qkprism import Features, QKPrismError, Vectors
 from qkprism.core.covariance import contrastive_covariance
-from qkprism.core.projectors import joint_projectors, principal_angles, projector, span_projector
+from qkprism.core.projectors import joint_projectors, principal_angles, projector, span_projector, stretch_notes
+from qkprism.heads import Head
 
 
 def feature_of(vectors, **options):
@@ -159,6 +160,21 @@ def test_projectors__are_oblique_and_do_not_touch_each_other(factors):
     whole = span_projector([f.with_rank(r) for f, r in zip(factors.values(), (3, 5), strict=True)])
     assert torch.allclose(p1 + p2, whole, atol=1e-8)
     assert joint.condition >= 1
+
+
+def test_stretch__is_that_of_the_angle_and_is_told_where_projectors_are_badly_conditioned(factors):
+    found = factors.with_metric("raw").with_rank(2)
+    frame = found.to_frame().set_index("contrast")
+    first, second = (found[name, "L0H0"].key_basis[:, :2] for name in ("z1", "z2"))
+    cosine = torch.linalg.svdvals(torch.linalg.qr(first)[0].mT @ torch.linalg.qr(second)[0]).max()
+    for name in ("z1", "z2"):
+        assert frame["stretch"][name] == pytest.approx(float((1 - cosine.square()).rsqrt()), rel=1e-6)
+    assert not any("badly conditioned" in note for note in found.notes)
+    assert not stretch_notes(Head(0, 0), {"z1": torch.eye(4).double()})
+    turned = torch.zeros(2, 2).double()
+    turned[0] = torch.tensor([1.0, 20.0])
+    (note,) = stretch_notes(Head(0, 0), {"z1": turned, "z2": torch.eye(2).double() - turned})
+    assert note.startswith("L0H0: joint projectors can lengthen a key (z1 20 times and z2 20 times at most")
 
 
 def test_projectors__find_the_true_oblique_parts(factors):

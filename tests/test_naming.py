@@ -125,6 +125,7 @@ def test_spaces__are_kept_for_every_head_and_loaded_again(tmp_path):
     features = found(0)
     every = spaces.Spaces.of(features)
     again = spaces.Spaces.load(every.save(tmp_path / "spaces"))
+    assert not [*spaces.Spaces.of(features, []).of_head(features.heads[0])]  # of none of its heads
     parts = spaces.Spaces.joined(*(spaces.Spaces.of(features, [head]) for head in features.heads))
     for head in features.heads:
         of_head = dict(every.of_head(head))

@@ -21,8 +21,10 @@ from torch import Tensor
 from qkprism.core.feature import Feature
 from qkprism.core.metrics import MetricRoot, factor
 from qkprism.errors import QKPrismError
+from qkprism.heads import Head
 
 DEPENDENT = 1e-8
+STRETCHED = 10.0  # from here on a projector is told as badly conditioned (docs/toy.md has what it was chosen from)
 
 Columns = Float64[Tensor, "d_head _"]  # of any rank, each its own
 
@@ -127,6 +129,11 @@ class Joint:
     condition: float
     reason: str = ""
 
+    @property
+    def projectors(self) -> dict[str, Float64[Tensor, "d_head d_head"]]:
+        """The projectors of all features; empty where there are none."""
+        return {name: one.projector for name, one in (self.subspaces or {}).items()}
+
     def __getitem__(self, name: str) -> Float64[Tensor, "d_head d_head"]:
         """The projector of one feature on keys, along all the others."""
         return self.subspace(name).projector
@@ -136,6 +143,26 @@ class Joint:
         if self.subspaces is None:
             raise QKPrismError(self.reason)
         return self.subspaces[name]
+
+
+def stretch_of(projector: Float64[Tensor, "d_head d_head"]) -> float:
+    """By how much a projector can lengthen a key, its condition number: 1 if it is orthogonal, 0 for no direction.
+
+    In the head's own coordinates. It is large where what the feature is projected along is nearly the feature.
+    """
+    return float(torch.linalg.matrix_norm(projector, 2))
+
+
+def stretch_notes(head: Head, projectors: Mapping[str, Float64[Tensor, "d_head d_head"]]) -> list[str]:
+    """A note on a head in which projectors are badly conditioned."""
+    every = {name: stretch_of(one) for name, one in projectors.items()}
+    told = " and ".join(f"{name} {stretch:.0f} times" for name, stretch in every.items() if stretch > STRETCHED)
+    if not told:
+        return []
+    return [
+        f"{head}: joint projectors can lengthen a key ({told} at most; from {STRETCHED:g} on they are badly "
+        "conditioned). What all keys of a row share is hardly known in parts of logits there: compare keys of one row."
+    ]
 
 
 def joint_projectors(features: Sequence[Feature], *, queries: bool = False) -> Joint:

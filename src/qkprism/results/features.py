@@ -21,7 +21,7 @@ from qkprism.core.decomposition import decompose_layer
 from qkprism.core.evidence import LEVEL, Count, count_found, q_values
 from qkprism.core.feature import Choices, Feature, Gap, Spectrum
 from qkprism.core.moments import Moments, pack, unpack
-from qkprism.core.projectors import Joint, joint_projectors, overlap
+from qkprism.core.projectors import Joint, joint_projectors, overlap, stretch_notes, stretch_of
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
@@ -127,8 +127,9 @@ class Features(Mapping[tuple[str, Head], Feature]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What to be careful about in any of the features, each once."""
-        return tuple(dict.fromkeys(note for feature in self.values() for note in feature.notes))
+        """What to be careful about in any of the features, or in their joint projectors, each once."""
+        joint = [note for head in self.heads for note in stretch_notes(head, self.joint(head).projectors)]
+        return tuple(dict.fromkeys([*(note for feature in self.values() for note in feature.notes), *joint]))
 
     def joint(self, head: HeadLike) -> Joint:
         """The joint oblique projectors of all contrasts in a head."""
@@ -197,10 +198,18 @@ class Features(Mapping[tuple[str, Head], Feature]):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a feature; `q` is over the heads of its contrast."""
+        """A row a feature; `q` is over the heads of its contrast.
+
+        `stretch` is by how much its joint projector can lengthen a key: 1 at least, badly conditioned from 10 on.
+        """
         import pandas as pd
 
-        frame = pd.DataFrame([feature.summary() for feature in self.values()])
+        joint = {head: self.joint(head).projectors for head in self.heads}
+        rows = []
+        for (name, head), feature in self.items():
+            stretch = stretch_of(joint[head][name]) if joint[head] else math.nan
+            rows.append(feature.summary() | {"stretch": stretch})
+        frame = pd.DataFrame(rows)
         frame.insert(list(frame.columns).index("p") + 1, "q", list(self.q_values().values()))
         return frame
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qkprism.controls import BY_NAME
+from qkprism.core.projectors import STRETCHED
 from qkprism.results.effects import GIVEN
 
 if TYPE_CHECKING:
@@ -57,6 +58,15 @@ def features_in_words(features: Features) -> list[str]:
         )
     if len(features.contrasts) > 3:
         told.append(f"{len(features.contrasts) - 3} more contrasts are in the table.")
+    frame = features.to_frame()
+    stretched = frame[frame["stretch"] > STRETCHED]
+    if len(stretched):
+        heads = list(dict.fromkeys(stretched["head"]))
+        more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
+        told.append(
+            f"In {', '.join(heads[:NAMED])}{more} joint projectors are badly conditioned (they can make a key "
+            f"{stretched['stretch'].max():.0f} times as long): compare parts of logits within one row there."
+        )
     told.append("Held out means that directions found in one half of the examples are tested on the other.")
     return [*told, "A feature is what query and key share, not yet a cause: `qkprism intervene` proves that."]
 

@@ -35,7 +35,7 @@ from qkprism.core.covariance import flipped_covariances, is_centred, shuffled_co
 from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import MetricRoot, factor, identity_like, key_covariance
 from qkprism.core.moments import Moments
-from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
+from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span, stretch_notes
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.results.features import Features
@@ -292,6 +292,8 @@ def _head_conditions(
         real, separable = _subspaces(shared, directions, method, groups)
         if not separable:
             notes.append(f"{head}: {method} has no joint projectors, so each feature is moved by its own projector.")
+        if method != "raw":
+            notes += stretch_notes(head, {name: space.projector for name, space in real.items() if name in ranks})
         found |= {Condition("feature", name, method): space for name, space in real.items()}
         for draw in range(len(next(iter(shuffled.values())))):
             dealt = {name: _directions(shared, shuffled[name][draw], ranks[name]) for name in ranks}

@@ -51,8 +51,10 @@ class Spaces:
         columns, ranks = {}, {}
         for name in features.contrasts:
             bases = [[basis_of(space.basis) for space in found[head][name]] for head in wanted]
-            columns[name] = torch.cat([basis for of_head in bases for basis in of_head], 1).half()
-            ranks[name] = torch.tensor([[basis.shape[1] for basis in of_head] for of_head in bases])
+            nothing = torch.zeros(next(iter(features.values())).d_head, 0).double()
+            columns[name] = torch.cat([nothing, *(basis for of_head in bases for basis in of_head)], 1).half()
+            sizes = [[basis.shape[1] for basis in of_head] for of_head in bases]
+            ranks[name] = torch.tensor(sizes, dtype=torch.long).view(len(wanted), len(sizes[0]) if sizes else 0)
         return cls(wanted, columns, ranks, features.encoding.rope == "relative")
 
     def joined(self, other: Spaces) -> Spaces:

@@ -17,6 +17,7 @@ from qkprism.capture.rows import QueryRows, read_logits
 from qkprism.capture.source import Site, sites_of
 from qkprism.capture.vectors import VectorSource
 from qkprism.contrasts import Contrast, Example, Text
+from qkprism.core.projectors import stretch_notes
 from qkprism.core.splitting import CONDITIONAL, Split, split_of
 from qkprism.core.terms import AttributionSums, term_names, terms_of, variance_shares
 from qkprism.errors import QKPrismError
@@ -197,7 +198,7 @@ def _attribute_text(model: Model, text: Text, features: Features, head: Head, sp
         angles={f"{a} & {b}": angles for (a, b), angles in split.angles.items()},
         condition=split.condition,
         order_spread=spread,
-        notes=_order_notes(head, split, spread),
+        notes=_split_notes(head, split, spread),
         provenance=_provenance(model, features),
     )
 
@@ -234,6 +235,12 @@ def _deviation(values: Tensor, seen: Tensor) -> Tensor:
     return ((values - mean).square() * weight).sum(-1).sqrt()
 
 
+def _split_notes(head: Head, split: Split, spread: float | None) -> tuple[str, ...]:
+    """What to be careful about: an order that matters, or projectors that are badly conditioned."""
+    oblique = dict(zip(split.names, split.forms, strict=True)) if split.method == "oblique" else {}
+    return (*_order_notes(head, split, spread), *stretch_notes(head, oblique))
+
+
 def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, ...]:
     if spread is None or spread < STRONG or len(split.names) < 2:
         return ()
@@ -241,7 +248,7 @@ def _order_notes(head: Head, split: Split, spread: float | None) -> tuple[str, .
         f"{head}: the sequential split depends on its order ({', then '.join(split.names)}): coming first or last "
         f"moves a part by {spread:.0%} of the spread of the logits. method='oblique' or 'shapley' has no order."
     )
-    warnings.warn(note, stacklevel=5)
+    warnings.warn(note, stacklevel=6)
     return (note,)
 
 
@@ -334,7 +341,7 @@ class AttributionsReader:
             "variance_marked": [(total.variance_marked.mean(), total.variance_marked.error()) for total in sums],
         }
         spread = dict(zip(heads, [value for total in sums for value in total.order_spread()], strict=True))
-        notes = [note for head in heads for note in _order_notes(head, splits[head], spread[head])]
+        notes = [note for head in heads for note in _split_notes(head, splits[head], spread[head])]
         return Attributions(
             heads=tuple(map(str, heads)),
             terms=next(iter(self.tallies.values())).names,
