@@ -171,33 +171,39 @@ def methods_of(features: Features, wanted: Sequence[str] | None = None, *, swaps
 
     Where keys are exchanged (`swaps`), the conditional exchange is among them, if the features have what it needs.
     """
-    metric = features.choices.metric
     if wanted is None:
-        by_projector: tuple[Method, ...] = ("contrast", "raw") if metric == "contrast" else ("raw",)
-        return (*by_projector, CONDITIONAL) if swaps and why_not_conditional(features) is None else by_projector
+        usual = (name for name in METHODS if name != "raw oblique")
+        return tuple(name for name in usual if why_not(features, name, swaps=swaps) is None)
+    chosen = named_methods(wanted)
+    for name in chosen:
+        if (reason := why_not(features, name, swaps=swaps)) is not None:
+            raise QKPrismError(reason[0].upper() + reason[1:])
+    return chosen
+
+
+def named_methods(wanted: Sequence[str]) -> tuple[Method, ...]:
+    """Methods by their names, each of which there is."""
     wanted = [wanted] if isinstance(wanted, str) else wanted
     if not wanted:
         raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
-    for name in wanted:
-        if name not in METHODS:
-            raise QKPrismError(f"{name!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
-        if name == "contrast" and metric != "contrast":
-            several = "features.with_metric('contrast') has the other" if len(features.contrasts) > 1 else _ALONE
-            raise QKPrismError(f"These features are in the raw metric: {several}.")
-        if name == CONDITIONAL:
-            _check_conditional(features, swaps)
+    if unknown := [name for name in wanted if name not in METHODS]:
+        raise QKPrismError(f"{unknown[0]!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
     return tuple(name for name in METHODS if name in wanted)
 
 
-def _check_conditional(features: Features, swaps: bool) -> None:
-    """Refuse the conditional exchange where something is missing."""
+def why_not(features: Features, method: Method, *, swaps: bool) -> str | None:
+    """Why features cannot be edited by a method, in a sentence; None if they can."""
+    if method == "contrast" and features.choices.metric != "contrast":
+        several = "features.with_metric('contrast') has the other" if len(features.contrasts) > 1 else _ALONE
+        return f"these features are in the raw metric: {several}."
+    if method != CONDITIONAL:
+        return None
     if not swaps:
-        raise QKPrismError(
-            "The conditional method exchanges two keys and is no projector. Use edit='swap', or another method: "
+        return (
+            "the conditional method exchanges two keys and is no projector. Use edit='swap', or another method: "
             f"{', '.join(PROJECTING)}."
         )
-    if (reason := why_not_conditional(features)) is not None:
-        raise QKPrismError(reason[0].upper() + reason[1:])
+    return why_not_conditional(features)
 
 
 def combined(names: Sequence[str]) -> list[tuple[str, ...]]:

@@ -37,9 +37,17 @@ from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.results.features import Features
 from qkprism.results.validation import TruthCheck, TruthTally, Validation
-from qkprism.subspaces.conditions import CONDITIONAL, METHODS, Conditions, Method, layer_conditions
+from qkprism.subspaces.conditions import (
+    CONDITIONAL,
+    METHODS,
+    Conditions,
+    Method,
+    layer_conditions,
+    named_methods,
+    why_not,
+)
 from qkprism.subspaces.intervention import EditRows, key_changes, values_of
-from qkprism.subspaces.modulation import head_modulation, why_not_conditional
+from qkprism.subspaces.modulation import head_modulation
 from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
 from qkprism.verbs.inputs import AnySource, Heads, heads_with_features, model_for, noted, sets_of
 
@@ -116,7 +124,7 @@ def validation_reader(
     pair_reader = _PairReader(sites, every, truth, cases.changes)
     tallies = _Tallies(sites, every, {name: one.contrasts for name, one in sets.items()}, cases.factors)
     provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
-    notes = _lacking(edited, methods)
+    notes = [] if methods is None else _lacking(sets, edited, methods)
     return ValidationReader(cases.encoded, chosen, rope, pair_reader, tallies, notes, provenance)
 
 
@@ -231,16 +239,22 @@ def _method(condition: Condition) -> str:
 
 
 def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None) -> dict[str, tuple[Method, ...]]:
-    """Of the methods asked for (all by default) those that each set of features has; some set must have each."""
-    having = {name: _methods_of_set(features) for name, features in sets.items()}
+    """Of the methods asked for those that each set of features has; some set must have each.
+
+    By default all, but for one contrast alone `raw oblique`, which is `raw` there.
+    """
+    having = {
+        name: tuple(method for method in METHODS if why_not(features, method, swaps=True) is None)
+        for name, features in sets.items()
+    }
     if methods is None:
-        return having
-    wanted = [methods] if isinstance(methods, str) else list(methods)
-    if not wanted:
-        raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
+        alone = {name for name, features in sets.items() if len(features.contrasts) == 1}
+        return {
+            name: tuple(one for one in methods_of if not (one == "raw oblique" and name in alone))
+            for name, methods_of in having.items()
+        }
+    wanted = named_methods(methods)
     for method in wanted:
-        if method not in METHODS:
-            raise QKPrismError(f"{method!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
         if not any(method in methods_of for methods_of in having.values()):
             told = "; ".join(
                 f"{name or 'these features'}: {', '.join(methods_of)}" for name, methods_of in having.items()
@@ -249,26 +263,13 @@ def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None)
     return {name: tuple(method for method in methods_of if method in wanted) for name, methods_of in having.items()}
 
 
-def _methods_of_set(features: Features) -> tuple[Method, ...]:
-    """One contrast has nothing to be oblique to, and the contrast metric must have been chosen."""
-    alone, known = len(features.contrasts) == 1, features.choices.metric == "contrast"
-    possible = {
-        CONDITIONAL: known and not alone and why_not_conditional(features) is None,
-        "contrast": known,
-        "raw oblique": not alone,
-    }
-    return tuple(method for method in METHODS if possible.get(method, True))
-
-
-def _lacking(edited: Mapping[str, Sequence[Method]], methods: Sequence[str] | None) -> list[str]:
-    """Which sets do not have a method that was asked for."""
-    wanted = [] if methods is None else [methods] if isinstance(methods, str) else methods
-    missing = {name: [method for method in wanted if method not in methods_of] for name, methods_of in edited.items()}
+def _lacking(sets: Mapping[str, Features], edited: Mapping[str, Sequence[Method]], wanted: Sequence[str]) -> list[str]:
+    """Which sets do not have a method that was asked for, and why."""
     return [
-        f"{name}: cannot be edited by {' or '.join(lacks)}, so it is judged by "
-        f"{', '.join([*edited[name], WHOLE, SEQUENTIAL])} alone."
-        for name, lacks in missing.items()
-        if lacks
+        f"{name}: cannot be edited by {method}: {why_not(sets[name], method, swaps=True)}"
+        for name in sets
+        for method in named_methods(wanted)
+        if method not in edited[name]
     ]
 
 
