@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import qkprism as qk
 from qkprism.atlas.headvis import export_headvis
-from qkprism.atlas.headvis_data import FOLDERS, METRICS, sampled
+from qkprism.atlas.headvis_data import FOLDERS, METRICS, RUN, sampled
 from qkprism.atlas.survey import windows_for
 from test_atlas import WORDS, wrapped
 from tiny import one_thread  # noqa: F401
@@ -39,6 +40,50 @@ def test_headvis__has_every_file_of_the_contract(exported: Path) -> None:
     assert [(row["layer"], row["head"]) for row in rows] == [(0, 1), (1, 2)]
     assert all(isinstance(row[name], float) for row in rows for name in config["metrics"])
     assert read(exported / "server_config.json") == read(exported / "attributions" / "manifest.json") == {}
+
+
+def is_finite_number(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def test_headvis__has_the_fields_and_types_that_neuronpedia_puts_into_its_database(exported: Path) -> None:
+    """What load-head-metrics.py and load-head-sequences.py read: a field that is missing stops them or is null."""
+    config = read(exported / "config.json")
+    assert all(isinstance(config[name], str) and config[name] for name in RUN if not name.startswith(("n_", "seq_")))
+    assert (config["n_sequences"], config["seq_len"]) == (20, 24)
+    assert (config["dtype"], config["attn_implementation"]) == ("float32", "sdpa")
+    names = ("self_attention_score", "prev_token_score", "pattern_entropy", "qk_distance", "qk_distance_variance")
+    for row in read(exported / "scatter_data.json"):
+        assert all(is_finite_number(row[name]) for name in (*names, "induction_score"))
+        payload = read(exported / "heads" / f"L{row['layer']}H{row['head']}.json")
+        for name in ("qk_distance_histogram", "histogram"):
+            assert len(payload[name]["bin_edges"]) == len(payload[name]["bin_values"]) + 1
+            assert all(type(count) is int for count in payload[name]["bin_values"])
+        assert sum(payload["histogram"]["bin_values"]) == payload["statistics"]["n_samples"] == 20
+        for side in ("top_query_tokens", "top_key_tokens"):
+            assert all(isinstance(one["token"], str) and is_finite_number(one["weight"]) for one in payload[side])
+        for one in payload["sequences"]:
+            assert all(isinstance(token, str) for token in one["tokens"])
+            assert all(type(index) is int and 0 <= index < one["seq_len"] ** 2 for index in one["attention_indices"])
+            assert all(map(is_finite_number, one["attention_values"]))
+            assert type(one["interval"]) is int
+            assert is_finite_number(one["max_activation"])
+
+
+def test_headvis__has_the_fields_that_its_page_reads(exported: Path) -> None:
+    """Plots and tables name fields of a head; the clouds' arrays are as long as each other, with three dimensions."""
+    config = read(exported / "config.json")
+    assert config["head_data_pattern"].replace("{layer}", "1").replace("{head}", "2") == "L1H2.json"
+    first = read(exported / "scatter_data.json")[0]
+    assert set(config["metrics"]) | {"layer", "head"} == set(first)
+    payload = read(exported / "heads" / "L1H2.json")
+    assert all(set(payload[plot["key"]]) == {"bin_edges", "bin_values"} for plot in config["custom_plots"])
+    assert all(set(payload[table["key"]][0]) == {"token", "weight"} for table in config["custom_tables"])
+    assert set(config["statistics_display"]) == set(payload["statistics"])
+    tokens = read(exported / "umap" / "sequences.json")
+    cloud = read(exported / "umap" / "L1H2.json")
+    for sequence, query, key in zip(cloud["seq_idx"], cloud["top_q"], cloud["top_k"], strict=True):
+        assert key < query < len(tokens[str(sequence)])
 
 
 def test_headvis__sequences_are_sparse_and_by_decile(exported: Path) -> None:

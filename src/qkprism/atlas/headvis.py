@@ -68,7 +68,15 @@ def export_headvis(
         for number, ids in enumerate(read.ids):
             _read(model, number, ids, found)
             tick(1)
-    _write(place, model, found, [_tokens(model, ids) for ids in read.ids], _of_features(heads))
+    run: dict[str, str | int] = {
+        "model_name": model.name,
+        "dataset_name": read.origin,
+        "n_sequences": len(read),
+        "seq_len": max(map(len, read.ids)),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attn_implementation": str(model.hf.config._attn_implementation),
+    }
+    _write(place, model, run, found, [_tokens(model, ids) for ids in read.ids], _of_features(heads))
     return place
 
 
@@ -147,7 +155,7 @@ def _sums(attention: Float[Tensor, "q k"], logits: Float[Tensor, "q k"], ids: Te
     score = ((best[:, 0] - mean) / spread.clamp(min=1e-9))[several].sum()
     return {
         "self_attention_score": float(attention.diagonal().sum()),
-        "previous_token_score": float(attention.diagonal(-1).sum()),
+        "prev_token_score": float(attention.diagonal(-1).sum()),
         "pattern_entropy": float(-torch.xlogy(attention, attention).sum()),
         "qk_distance": float(distance.sum()),
         "qk_distance_variance": float(((attention * away.square()).sum(1) - distance.square()).sum()),
@@ -175,7 +183,12 @@ def _of_features(heads: object) -> dict[str, dict[Head, float]]:
 
 
 def _write(
-    place: Path, model: Model, found: Mapping[Head, _Seen], tokens: Sequence[list[str]], more: Mapping[str, Any]
+    place: Path,
+    model: Model,
+    run: Mapping[str, str | int],
+    found: Mapping[Head, _Seen],
+    tokens: Sequence[list[str]],
+    more: Mapping[str, Any],
 ) -> None:
     for name in data.FOLDERS:
         (place / name).mkdir(parents=True, exist_ok=True)
@@ -185,11 +198,12 @@ def _write(
         metrics |= {name: data.rounded(values.get(head, math.nan)) for name, values in more.items()}
         rows.append({"layer": head.layer, "head": head.index, **metrics})
         told = [{**one, "tokens": tokens[one["sequence_id"]]} for one in data.sampled(seen.sequences)]
-        data.write_json(place / "heads" / f"{head}.json", data.head_json(told))
+        strongest = [one["max_activation"] for one in seen.sequences]
+        data.write_json(place / "heads" / f"{head}.json", data.head_json(told, strongest))
         data.write_json(place / "umap" / f"{head}.json", _cloud(seen))
     shape = (len(model.heads_per_layer), max(model.heads_per_layer.values()))
     metrics_told = data.METRICS | dict.fromkeys(more, "Of the feature that a run found in it.")
-    data.write_json(place / "config.json", data.config(model.name, list(found), shape, metrics_told))
+    data.write_json(place / "config.json", data.config(run, list(found), shape, metrics_told))
     data.write_json(place / "scatter_data.json", rows)
     data.write_json(place / "umap" / "sequences.json", {str(i): one for i, one in enumerate(tokens)})
     data.write_json(place / "server_config.json", {})

@@ -8,6 +8,10 @@
     server_config.json       {}: the page is static
 
 Row 0, column 0 and the diagonal are left out wherever a maximum is taken, as the page does. Numbers have four decimals.
+
+Two programs read this. HeadVis's page takes every number of a row of scatter_data.json for an axis. The loaders of
+Neuronpedia put what they know by name into a database: they refuse a config.json without `RUN`, call attention to the
+token before `prev_token_score`, and want the folder at `exports/<model>/headvis/<dataset>`.
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ INTERVALS, SAMPLES, DIGITS = 10, 20, 4
 EDGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # tokens between query and key
 TOP_TOKENS = 30
 FOLDERS = ("heads", "umap", "attributions/qk", "attributions/ov", "custom_sequences")
+RUN = ("model_name", "dataset_name", "n_sequences", "seq_len", "dtype", "attn_implementation")
+BINS = 20  # of strongest attention
 METRICS = {
     "self_attention_score": "Mean attention of a token to itself.",
-    "previous_token_score": "Mean attention to the token before.",
+    "prev_token_score": "Mean attention to the token before.",
     "pattern_entropy": "Mean entropy of a row of attention, in nats.",
     "qk_distance": "Mean distance from query to key, by attention.",
     "qk_distance_variance": "Variance of that distance.",
@@ -57,17 +63,20 @@ def sampled(sequences: Sequence[Sampled]) -> list[Sampled]:
     return found
 
 
-def head_json(sequences: Sequence[Sampled]) -> dict[str, Any]:
-    """The payload of one head."""
-    strongest = [one["max_activation"] for one in sequences]
+def head_json(sequences: Sequence[Sampled], strongest: Sequence[float]) -> dict[str, Any]:
+    """The payload of one head: sampled sequences, and the strongest attention of all of them."""
+    counts = Counter(min(int(value * BINS), BINS - 1) for value in strongest)
     mean = sum(strongest) / max(len(strongest), 1)
     return {
         "sequences": sequences,
         "qk_distance_histogram": distances(sequences),
         "top_query_tokens": top_tokens(sequences, query=True),
         "top_key_tokens": top_tokens(sequences, query=False),
-        "histogram": {},
-        "statistics": {"mean_max_activation": rounded(mean)},
+        "histogram": {
+            "bin_edges": [place / BINS for place in range(BINS + 1)],
+            "bin_values": [counts[place] for place in range(BINS)],
+        },
+        "statistics": {"n_samples": len(strongest), "mean_max_activation": rounded(mean)},
     }
 
 
@@ -94,11 +103,13 @@ def top_tokens(sequences: Sequence[Sampled], *, query: bool) -> list[dict[str, A
     return [{"token": token, "weight": rounded(weight / mass)} for token, weight in total.most_common(TOP_TOKENS)]
 
 
-def config(model: str, heads: Sequence[Head], shape: tuple[int, int], metrics: Mapping[str, str]) -> dict[str, Any]:
-    """What the page reads first; `shape` is layers and heads a layer."""
+def config(
+    run: Mapping[str, str | int], heads: Sequence[Head], shape: tuple[int, int], metrics: Mapping[str, str]
+) -> dict[str, Any]:
+    """What is read first; `run` has the fields of `RUN`, `shape` is layers and heads a layer."""
     pairs = [[head.layer, head.index] for head in heads]
     return {
-        "model_name": model,
+        **run,
         "heads": pairs,
         "n_layers": shape[0],
         "n_heads": shape[1],
@@ -108,12 +119,18 @@ def config(model: str, heads: Sequence[Head], shape: tuple[int, int], metrics: M
         "head_data_pattern": "L{layer}H{head}.json",
         "has_umap": True,
         "umap_heads": pairs,
-        "custom_plots": [{"key": "qk_distance_histogram", "label": "Q-K distance"}],
+        "custom_plots": [
+            {"key": "qk_distance_histogram", "label": "Q-K distance"},
+            {"key": "histogram", "label": "Strongest attention of a text"},
+        ],
         "custom_tables": [
             {"key": "top_query_tokens", "label": "Top query tokens"},
             {"key": "top_key_tokens", "label": "Top key tokens"},
         ],
-        "statistics_display": {"mean_max_activation": {"label": "Mean max activation", "format": "default"}},
+        "statistics_display": {
+            "n_samples": {"label": "Texts", "format": "default"},
+            "mean_max_activation": {"label": "Mean max activation", "format": "default"},
+        },
     }
 
 
