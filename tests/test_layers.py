@@ -218,9 +218,9 @@ FLOORS = [
     [""],
     [
         "cli.settings",
+        "cli.inputs",
         "cli.app",
         "cli.printing",
-        "cli.inputs",
         "cli.reports",
         "cli.marked",
         "cli.contrasts",

@@ -16,10 +16,13 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from qkprism.cli.inputs import Loading
 from qkprism.cli.settings import SETTINGS
 from qkprism.options import DTYPES, TOKENS, either
 from qkprism.ranks import failing_together, join, wait
 
+LOADING = "loading"  # the parameter of a command that takes a model
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 EXIT_CODES = {
     0: "It worked.",
     1: "It worked, and what was asked for did not hold: a contrast has mistakes, a run is damaged, two runs differ.",
@@ -86,11 +89,13 @@ def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, A
 
 
 def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with `-q` and `-v`, and with `--wide` if it prints JSON or a table."""
+    """A command with `-q` and `-v`, with `--wide` if it prints JSON or a table, and with a model's if it takes one."""
     common: dict[str, Any] = {"quiet": QuietOption, "verbose": VerboseOption}
     signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
     if "as_json" in hints:
         common = {"wide": WideOption, **common}
+    places = _model_options(hints.pop(LOADING, None))
+    model = [one for one in places if one.name == "model"]
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
@@ -103,6 +108,8 @@ def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
             SETTINGS.hush()
         try:
             with SETTINGS.held, failing_together():
+                if places:
+                    given[LOADING] = Loading(**{one.name: given.pop(one.name) for one in places})
                 function(**given)
             wait()
         except KeyboardInterrupt as stopped:  # here, for some versions of typer have a way of their own
@@ -111,14 +118,26 @@ def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
                 typer.echo(told.rstrip(), err=True)
             raise SystemExit(130) from None
 
-    own = [parameter.replace(annotation=hints[name]) for name, parameter in signature.parameters.items()]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, keyword, default=False, annotation=hint) for name, hint in common.items()]
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        parameters += model if name == LOADING else [parameter.replace(annotation=hints[name], kind=_KEYWORD)]
+    parameters += [one for one in places if one not in model]
+    parameters += [inspect.Parameter(name, _KEYWORD, default=False, annotation=hint) for name, hint in common.items()]
     described: Any = command  # typer reads these
-    described.__signature__ = inspect.Signature([*own, *added])
-    described.__annotations__ = {**hints, **common}
+    described.__signature__ = inspect.Signature(parameters)
+    described.__annotations__ = {one.name: one.annotation for one in parameters}
     del described.__wrapped__
     return command
+
+
+def _model_options(hint: Any) -> list[inspect.Parameter]:
+    """The options of which a command's `loading` is made: `--model` may be described there, and then has no default."""
+    if hint is None:
+        return []
+    model = (ModelOption, "smollm2") if hint is Loading else (hint.__metadata__[0], None)
+    options = {"model": model, "dtype": (DtypeOption, None), "device": (DeviceOption, None)}
+    options["device_map"] = (DeviceMapOption, None)
+    return [inspect.Parameter(name, _KEYWORD, default=d, annotation=option) for name, (option, d) in options.items()]
 
 
 def _how_to_go_on(save: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, JsonOption, ModelOption, app
+from qkprism.cli.app import JsonOption, app
 from qkprism.cli.inputs import Loading, check_text, heads_named, place_for
 from qkprism.cli.printing import print_item, print_json, print_sentences, print_table
 from qkprism.cli.reports import write_page
@@ -30,7 +30,7 @@ FeaturesOption = Annotated[
     "qkprism atlas --merge runs/one --merge runs/two --save runs/both"
 )
 def atlas(
-    model: ModelOption = "smollm2",
+    loading: Loading,
     texts: Annotated[
         list[Path] | None,
         typer.Option(help="Text files (.txt, .md, .jsonl, .parquet) or folders; else the model writes its own."),
@@ -45,13 +45,9 @@ def atlas(
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
     ] = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Survey every head on plain text: where it looks, what decides, and what can be explained."""
-    loading = Loading(model, dtype, device, device_map)
     if missing := [place for place in texts or () if not place.exists()]:
         raise QKPrismError(f"{missing[0]} does not exist.")
     _check_folders([*(features or ()), *(merge or ())])
@@ -115,7 +111,7 @@ def _print_atlas(found: Atlas) -> None:
 )
 def explain(
     text: Annotated[str, typer.Argument(help="Any text; [?so] marks the query, [+so] the key.", show_default=False)],
-    model: ModelOption = "smollm2",
+    loading: Loading,
     query: Annotated[str | None, typer.Option(help="The token that attends: text or number; else the last.")] = None,
     key: Annotated[str | None, typer.Option(help="The token attended to: text or number; else the strongest.")] = None,
     head: Annotated[str | None, typer.Option(help="Heads such as L18H6,L21H7; all by default.")] = None,
@@ -123,13 +119,10 @@ def explain(
     features: FeaturesOption = None,
     top: Annotated[int, typer.Option(help="How many edges to tell.", min=1)] = 8,
     save: Annotated[Path | None, typer.Option(help="Write the page, such as why.html.")] = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Why do heads attend there? Any text, in parts that add up, strongest edges first."""
-    loading, heads = Loading(model, dtype, device, device_map), heads_named(head)
+    heads = heads_named(head)
     check_text(text)
     if save is not None and save.is_dir():
         raise QKPrismError(f"{save} is a folder. Give a file for the page, such as {save / 'why.html'}.")

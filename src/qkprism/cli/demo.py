@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, ModelOption, app
+from qkprism.cli.app import app
 from qkprism.cli.inputs import Loading
 from qkprism.cli.reports import keep_and_write
 from qkprism.files import path_of
@@ -20,14 +20,11 @@ ANSWER = "David"
 
 @app.command(epilog="Example:  qkprism demo --save runs/demo")
 def demo(
-    model: ModelOption = "smollm2",
+    loading: Loading,
     save: Annotated[Path, typer.Option(help="Where features and the page are written.")] = Path("runs/demo"),
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
 ) -> None:
     """A first look: which heads know whom a pronoun means, what they go by, and one prompt explained."""
-    place, loading = path_of(save), Loading(model, dtype, device, device_map)
+    place = path_of(save)
     import qkprism as qk
     from qkprism.contrasts import Text
     from qkprism.results.words import told_p

@@ -7,29 +7,25 @@ from typing import Annotated
 
 import typer
 
-from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, ModelOption, app
+from qkprism.cli.app import app
 from qkprism.cli.inputs import Loading
 from qkprism.errors import QKPrismError
 
 
 @app.command(epilog="Examples:  qkprism explore   qkprism explore runs/shelf --model smollm2")
 def explore(
+    loading: Loading,
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
             help="Run folders: features and the shelf name parts; studies and the toy are shown.", show_default=False
         ),
     ] = None,
-    model: ModelOption = "smollm2",
     atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
     port: Annotated[int, typer.Option(help="Of this computer; a free one if not given.", min=0, max=65535)] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
 ) -> None:
     """Look and click: any prompt, the heads that attend from any token, and why."""
-    loading = Loading(model, dtype, device, device_map)
     for place in [*(runs or ()), *([atlas] if atlas else ())]:
         if not place.is_dir():
             raise QKPrismError(f"{place} is not a run folder.")
@@ -38,4 +34,4 @@ def explore(
     from qkprism.explorer.serving import serve
 
     opened = {str(place): open_run(place) for place in runs or ()}
-    serve(Desk(loading.load, atlas, opened, loads_as=model), port=port, browser=browser)
+    serve(Desk(loading.load, atlas, opened, loads_as=loading.name), port=port, browser=browser)

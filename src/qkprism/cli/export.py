@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, ModelOption, app
+from qkprism.cli.app import app
 from qkprism.cli.inputs import Loading
 from qkprism.errors import QKPrismError
 
@@ -16,20 +16,16 @@ from qkprism.errors import QKPrismError
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder of features, whose heads are written.", show_default=False)],
     headvis: Annotated[Path, typer.Option(help="A new folder: what HeadVis reads as data/.", show_default=False)],
-    model: ModelOption = "smollm2",
+    loading: Loading,
     texts: Annotated[
         list[Path] | None, typer.Option(help="Text files or folders; else the model writes its own.")
     ] = None,
     windows: Annotated[int, typer.Option(help="Pieces of text to read.", min=10)] = 200,
     length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 128,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
 ) -> None:
     """Write the heads of a run in the data format of HeadVis, to see them there."""
     if missing := [place for place in (run, *(texts or ())) if not place.exists()]:
         raise QKPrismError(f"{missing[0]} does not exist.")
-    loading = Loading(model, dtype, device, device_map)
     from qkprism.atlas.headvis import export_headvis
     from qkprism.results.features import Features
 

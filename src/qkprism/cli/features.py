@@ -13,13 +13,9 @@ from qkprism.cli.app import (
     ChatOption,
     ContrastArgument,
     ContrastsArgument,
-    DeviceMapOption,
-    DeviceOption,
-    DtypeOption,
     HeadsOption,
     JsonOption,
     LimitOption,
-    ModelOption,
     RunArgument,
     TokenOption,
     app,
@@ -64,26 +60,23 @@ SHOWN = 64  # texts that are kept with a run
 @app.command(epilog="Examples:  qkprism heads induction --top 8   qkprism heads examples/boxes.jsonl")
 def heads(
     contrast: ContrastArgument,
-    model: ModelOption = "smollm2",
+    loading: Loading,
     top: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 10,
     by: Annotated[str, typer.Option(help=f"{either(HEAD_MEASURES)}.")] = "accuracy",
     token: TokenOption = "last",
     chat: ChatOption = False,
     batch_size: BatchOption = None,
     limit: LimitOption = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score every head by how it attends to the positive keys of a contrast."""
     choice(by, HEAD_MEASURES, "a measure of heads")
-    loading, texts = Loading(model, dtype, device, device_map), TextOptions(token, chat or None)
+    texts = TextOptions(token, chat or None)
     contrast = source_named(contrast)
     check_sources([contrast], "search")
     import qkprism as qk
 
-    found = texts.fit([contrast], "search", model, limit)[0]
+    found = texts.fit([contrast], "search", loading.name, limit)[0]
     encoding = texts.encoding(found.chat)
     scores = qk.find_heads(loading.load(), found.contrast, by=by, encoding=encoding, batch_size=batch_size)
     frame = scores.to_frame().head(top)
@@ -104,7 +97,7 @@ def heads(
 )
 def decompose(
     contrasts: ContrastsArgument,
-    model: ModelOption = "smollm2",
+    loading: Loading,
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
     rank: Annotated[str | None, typer.Option(help=f"A number, {either(RULES)}.")] = None,
@@ -129,15 +122,12 @@ def decompose(
     save: Annotated[
         Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
     ] = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
     if chosen is not None and top:
         raise QKPrismError("Give --heads or --top, not both.")
-    loading, texts = Loading(model, dtype, device, device_map), TextOptions(token, chat or None)
+    texts = TextOptions(token, chat or None)
     picked: Any = heads_named(chosen)
     options: dict[str, Any] = {"seed": checked_seed(seed)}
     cut = _rank(rank)
@@ -149,7 +139,7 @@ def decompose(
     import qkprism as qk
     from qkprism.runs import remove_run
 
-    found = texts.fit(contrasts, "contrast", model, limit)
+    found = texts.fit(contrasts, "contrast", loading.name, limit)
     frame = rope or _shared(contrasts, [one.frame for one in found], "frame", "--rope")
     wanted = [None if preset else one.center or "query" for one in found]  # the paper has its own
     taken_off = center or _shared(contrasts, wanted, "centre", "--center")
@@ -168,7 +158,7 @@ def decompose(
     report = None
     if save is not None and kept is not None:
         features.save(save)
-        seen = texts.fit(contrasts[:1], "test", model, SHOWN)[0].contrast
+        seen = texts.fit(contrasts[:1], "test", loading.name, SHOWN)[0].contrast
         report = keep_and_write(loaded, save, texts=seen, scores=scores)
         remove_run(kept)
     _show(features, as_json)
@@ -192,7 +182,7 @@ def show(run: RunArgument, as_json: JsonOption = False) -> None:
 def intervene(
     run: RunArgument,
     contrast: ContrastArgument,
-    model: ModelOption = "smollm2",
+    loading: Loading,
     chosen: HeadsOption = None,
     outcome: Annotated[str, typer.Option(help="Where to look: attention, or the model's logits.")] = "attention",
     each: Annotated[bool, typer.Option("--each", help="With logits: edit the heads one by one, not together.")] = False,
@@ -201,14 +191,11 @@ def intervene(
     batch_size: BatchOption = None,
     limit: LimitOption = None,
     save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html.")] = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
     choice(outcome, OUTCOMES, "an outcome")
-    loading, heads = Loading(model, dtype, device, device_map), heads_named(chosen)
+    heads = heads_named(chosen)
     options: dict[str, Any] = {"outcome": outcome, "together": not each, "draws": draws, "seed": checked_seed(seed)}
     save = place_for(save, "effects")
     contrast = source_named(contrast)
@@ -217,7 +204,7 @@ def intervene(
     import qkprism as qk
 
     features = qk.Features.load(run)
-    examples = TextOptions.like(features).fit([contrast], "test", model, limit)[0].contrast
+    examples = TextOptions.like(features).fit([contrast], "test", loading.name, limit)[0].contrast
     effects = qk.intervene(loading.load(), examples, features, heads=heads, batch_size=batch_size, **options)
     if as_json:
         print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})
@@ -246,16 +233,13 @@ def _show_effects(effects: Any) -> None:
 def attribute(
     run: RunArgument,
     text: Annotated[str, typer.Argument(help="A text; its query is the last token unless marked [?so].")],
+    loading: Loading,
     head: Annotated[str | None, typer.Argument(help="A head such as L18H6; not needed if the run has one.")] = None,
-    model: ModelOption = "smollm2",
     method: Annotated[
         str | None, typer.Option(help="oblique, sequential (the paper's), shapley, both or conditional.")
     ] = None,
     order: Annotated[str | None, typer.Option(help="For sequential: the features, first one first, by commas.")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the figure as .html, .png or .svg.")] = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split the attention logits of a query token into features and a residual."""
@@ -263,7 +247,7 @@ def attribute(
         choice(method, SPLITS, "a method of attribution")
     if save is not None:
         check_figure_name(save)
-    loading, chosen = Loading(model, dtype, device, device_map), heads_named(head)
+    chosen = heads_named(head)
     check_text(text)
     check_run(run, "features")
     import qkprism as qk

@@ -77,11 +77,16 @@ class Loading:
 
             check_name(self.model)
 
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        assert self.model is not None  # a preset has been asked
+        return self.model
+
     def load(self) -> Model:
         import qkprism as qk
 
-        assert self.model is not None  # a preset has been asked
-        return qk.load(self.model, dtype=self.dtype, device=self.device, device_map=self.device_map)
+        return qk.load(self.name, dtype=self.dtype, device=self.device, device_map=self.device_map)
 
 
 def source_named(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkprism.cli.app import DeviceMapOption, DeviceOption, DtypeOption, app
+from qkprism.cli.app import app
 from qkprism.cli.inputs import Loading
 from qkprism.errors import QKPrismError
 from qkprism.ranks import of_first, wait
@@ -28,23 +28,22 @@ PAGE = "report.html"
 )
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders: results, studies, the toy, the shelf, an atlas.")],
+    loading: Annotated[
+        Loading,
+        Annotated[
+            str | None,
+            typer.Option("--model", "-m", help="Ask this model again what the page shows of prompts, and keep it."),
+        ],
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page; report.html in the first run if not given.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", help="Ask this model again what the page shows of prompts, and keep it."),
-    ] = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
 ) -> None:
     """Write runs as one page with its data inside: the explorer, to be mailed and opened without a server."""
-    loading = Loading(model, dtype, device, device_map)
     for place in runs:
         if not place.is_dir():
             raise QKPrismError(f"{place} is not a run folder.")
-    if model is not None:
+    if loading.model is not None:
         from qkprism.explorer.keep import keep
 
         loaded = loading.load()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkprism.cli.app import BatchOption, DeviceMapOption, DeviceOption, DtypeOption, JsonOption, app
+from qkprism.cli.app import BatchOption, JsonOption, app
 from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_json, print_table
 from qkprism.cli.reports import keep_and_write
@@ -35,8 +35,8 @@ StudyFolderOption = Annotated[Path, typer.Option(help="The study's folder; what 
     "qkprism binding --preset qwen3-4b --device cuda"
 )
 def binding(
+    loading: Annotated[Loading, StudyModelOption],
     preset: PresetOption = "smollm2",
-    model: StudyModelOption = None,
     pairs: Annotated[int, typer.Option(help="Entities, each with its label, in a prompt.", min=2)] = 9,
     schema: Annotated[str, typer.Option(help="boxes, cities, drinks, or a template of your own (.toml).")] = "boxes",
     phrasing: PhrasingOption = None,
@@ -48,15 +48,11 @@ def binding(
     umap: Annotated[bool, typer.Option("--umap", help="UMAP beside principal components (needs umap-learn).")] = False,
     save: StudyFolderOption = Path("runs/binding"),
     batch_size: BatchOption = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the binding study: which heads know what belongs to what, by which features, with proofs and a report."""
     numbers = _numbers(entities)
     checked_seed(seed)
-    loading = Loading(model, dtype, device, device_map)
     from qkprism.results.projections import require_umap
     from qkprism.studies import study_binding
     from qkprism.studies.binding import check_options
@@ -121,21 +117,17 @@ def compare(
 
 @app.command("filter", epilog="Examples:  qkprism filter   qkprism filter --preset llama3.1-8b --device cuda")
 def filter_heads(
+    loading: Annotated[Loading, StudyModelOption],
     preset: PresetOption = "smollm2",
-    model: StudyModelOption = None,
     phrasing: PhrasingOption = None,
     size: SizeOption = None,
     seed: SeedOption = 0,
     save: StudyFolderOption = Path("runs/filter"),
     batch_size: BatchOption = None,
-    dtype: DtypeOption = None,
-    device: DeviceOption = None,
-    device_map: DeviceMapOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the categories study: which heads find the items asked for, by which subspace, with proofs and a report."""
     checked_seed(seed)
-    loading = Loading(model, dtype, device, device_map)
     from qkprism.figures.filter import filter_drawings
     from qkprism.studies import study_filter
     from qkprism.studies.filter import check_options
