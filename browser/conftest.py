@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import sync_playwright
 
+import qkprism as qk
+from qkprism.studies.binding_prompts import binding_prompts
 from test_atlas import explained
 
 
@@ -47,17 +49,34 @@ def serving(folder: Path, *options: str) -> Iterator[tuple[str, int]]:
     assert "Traceback" not in (folder / "log").read_text()
 
 
-@pytest.fixture(scope="session")
-def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """A tiny model, with its atlas."""
+@contextmanager
+def exploring(folder: Path, *runs: str) -> Iterator[tuple[str, int]]:
+    """A tiny model, with its atlas and runs."""
     model, atlas = explained()
-    folder = tmp_path_factory.mktemp("explored")
     model.hf.save_pretrained(folder / "little")
     model.tokenizer.save_pretrained(folder / "little")
     atlas.save(folder / "atlas")
     options = ["--device", "cpu", "--dtype", "float32", "--model", "little", "--atlas", "atlas"]
-    with serving(folder, *options) as served:
+    with serving(folder, *options, *runs) as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """A tiny model, with its atlas."""
+    with exploring(tmp_path_factory.mktemp("explored")) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def bound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same with two runs: `twins` has sums by the order of keys, `one` has not."""
+    folder = tmp_path_factory.mktemp("bound")
+    contrasts = binding_prompts("boxes", 3, n_train=40, n_test=1).contrasts
+    for name, some in (("twins", contrasts), ("one", {"lexical": contrasts["lexical"]})):
+        qk.decompose(explained()[0], some, heads=["L1H2"], recipe=qk.Recipe(rank=2), progress=False).save(folder / name)
+    with exploring(folder, "twins", "one") as (address, _):
+        yield address
 
 
 @pytest.fixture(scope="session")

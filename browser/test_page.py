@@ -119,6 +119,32 @@ def test_browser__what_if_changes_with_the_slider_and_the_address_says_it_all(wa
     page.wait_for_function("said => document.querySelector('.whatif .computed')?.textContent === said", arg=said)
 
 
+def test_browser__the_conditional_swap_is_chosen_where_it_is_possible_and_else_told_why_not(
+    watched: Any, bound: str
+) -> None:
+    page, state = watched, {"view": "whatif", "text": WORDS, "head": "L1H2", "key": "9", "target": "20"}
+    page.goto(f"{bound}#{urlencode({**state, 'run': 'twins'})}")
+    page.wait_for_selector(".change")
+    said = page.locator(".whatif .computed").text_content()
+    assert said.startswith("Exchanging order and lexical between")
+    assert page.locator("#edit-lacking").text_content() == ""
+    page.check("#edit-conditional")
+    page.wait_for_function("() => document.querySelector('.whatif .computed').textContent.includes('as its place')")
+    assert state_of(page)["kind"] == "conditional"
+    assert page.locator(".whatif .computed").text_content() != said
+    for what, why in (
+        ("run:one", "needs features in the contrast metric"),
+        ("part:salience", "a part of a logit has no"),
+    ):
+        page.select_option("#edit-what", what)
+        page.wait_for_function("why => document.getElementById('edit-lacking').textContent.includes(why)", arg=why)
+        assert page.locator("#edit-conditional").is_disabled()
+        assert page.locator("#edit-swap").is_checked()
+        page.wait_for_function(
+            "() => !document.querySelector('.whatif .computed').textContent.includes('as its place')"
+        )
+
+
 def test_browser__a_view_is_pinned_and_named_and_comes_back(watched: Any, served: str) -> None:
     page = watched
     page.goto(f"{served}#view=heads&head=L1H2&score=entropy")

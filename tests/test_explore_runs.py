@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import qkprism as qk
+from interacting import InteractingToy
 from qkprism.explorer.clouds import cloud_answer
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import Draft
 from qkprism.explorer.evidence import evidence_answer, seen_answer
-from qkprism.explorer.opening import OpenRun, open_run
+from qkprism.explorer.opening import OpenRun, open_run, opened
 from qkprism.explorer.proofs import Proofs, checks_told
 from qkprism.explorer.run_answers import table_answer
 from qkprism.heads import Head
@@ -195,3 +196,20 @@ def test_checks__say_by_how_much_a_part_is_off() -> None:
     (told,) = checks_told("run", Validation((CHECK._replace(true_part=0.01),)), "thing", head)
     assert "tests nothing" in told["sentence"]
     assert checks_told("run", Validation((CHECK,)), "box", head) == []
+
+
+def test_evidence__says_where_a_feature_is_strongest_if_that_is_significant() -> None:
+    head = Head.parse("L0H0")
+    for amplitudes, said in (((0.5, 0.8, 1.1, 1.6), True), ((1.0,) * 4, False)):
+        found = qk.decompose(InteractingToy(amplitudes=amplitudes).source(), progress=False)
+        told = evidence_answer(head, {"f": found})
+        (one,) = qk.interactions(found).found
+        assert one.differs == said
+        assert (one.told() in told["sentence"]) == said
+        assert (
+            any(
+                "not as strong at every value" in words
+                for words in (each.sentence for each in opened("f", found).findings())
+            )
+            == said
+        )

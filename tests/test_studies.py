@@ -409,4 +409,4 @@ def test_told__says_which_heads_by_which_clue_and_against_what(made):
         assert f"{gain:+.2f} ± {error:.2f} logits" in sentence
         assert "strongest control" in sentence
     assert parts.startswith("No clue matters clearly"), "of random weights"
-    assert "as strong at every place" in strong
+    assert "as strong at every order" in strong

@@ -270,6 +270,7 @@ def attribute(
 
 def _show(features: Any, as_json: bool) -> None:
     from qkprism.results.words import features_in_words
+    from qkprism.subspaces.modulation import interactions_in_words
 
     frame = features.to_frame()
     if as_json:
@@ -282,7 +283,7 @@ def _show(features: Any, as_json: bool) -> None:
     best = frame.sort_values(["q", "t"], ascending=[True, False])
     title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"
     print_table(best.head(30), shown, title)
-    print_sentences(features_in_words(features))
+    print_sentences(features_in_words(features, interactions_in_words(features)))
     for note in features.notes:
         typer.echo(f"Note: {note}")
 

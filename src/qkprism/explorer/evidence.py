@@ -16,6 +16,7 @@ from qkprism.heads import Head
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
 from qkprism.results.features import Features
+from qkprism.subspaces.modulation import interactions, why_not_conditional
 from qkprism.verbs.project import projections_reader
 
 SHOWN = 20  # directions
@@ -30,14 +31,22 @@ def evidence_answer(
     """
     proofs = proofs or Proofs()
     rows = [
-        _feature(run, name, features, head) | _proved(run, name, head, proofs)
+        _feature(run, name, features, head) | _proved(run, name, head, proofs) | {"varies": varies.get(name, "")}
         for run, features in sets.items()
+        for varies in [_varies(features, head)]
         for name in features.contrasts
         if (name, head) in features
     ]
     said = head_verdict(head, rows, tested)
     problems = list(dict.fromkeys(proofs.problems))
     return {"format": FORMAT, "head": str(head), "features": rows, "sentence": said, "problems": problems}
+
+
+def _varies(features: Features, head: Head) -> dict[str, str]:
+    """Of features that are not as strong at every value of a label, where they are strongest and weakest."""
+    if why_not_conditional(features) is not None:
+        return {}
+    return {one.feature: one.told() for one in interactions(features, heads=[head]).found if one.differs}
 
 
 def _proved(run: str, name: str, head: Head, proofs: Proofs) -> dict[str, Any]:

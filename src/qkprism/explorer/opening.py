@@ -31,6 +31,7 @@ from qkprism.results.validation import Validation
 from qkprism.results.words import effects_in_words, features_in_words, heads_in_words
 from qkprism.runs import MANIFEST, read_manifest
 from qkprism.studies.shelf_result import Shelf
+from qkprism.subspaces.modulation import interactions_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,7 @@ def _named(controls: Sequence[Control]) -> str:
 
 CONTROLS_SAID = f"It is evidence to move more than {_named(EVIDENCE)}. It is none to move more than {_named(WEAK)}."
 KINDS: Mapping[str, Kind] = {
-    "features": Kind(Features, features_in_words, caption=BELIEVE),
+    "features": Kind(Features, lambda found: features_in_words(found, interactions_in_words(found)), caption=BELIEVE),
     "scores": Kind(HeadScores, heads_in_words),
     "effects": Kind(Effects, effects_in_words, _effects_drawings, CONTROLS_SAID),
     "validation": Kind(Validation, lambda found: found.verdict()[:TOLD], lambda found: {"validation": found.plot}),

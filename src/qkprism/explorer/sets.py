@@ -11,6 +11,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.results.features import Features
 from qkprism.studies.shelf_result import Shelf
+from qkprism.subspaces.modulation import why_not_conditional
 
 
 @dataclass
@@ -23,7 +24,12 @@ class FeatureSets:
     def of_head(self, head: Head) -> list[dict[str, Any]]:
         """The sets that have features in a head, each with the evidence for them there."""
         return [
-            {"run": name, "features": _evidence(self.features(name), head), "heads": list(map(str, heads))}
+            {
+                "run": name,
+                "features": _evidence(self.features(name), head),
+                "heads": list(map(str, heads)),
+                "lacking": why_not_exchanged(self.features(name)),
+            }
             for name, heads in self._heads().items()
             if head in heads
         ]
@@ -59,6 +65,15 @@ class FeatureSets:
 
 
 SEPARATOR = " / "
+
+
+def why_not_exchanged(features: Features) -> str | None:
+    """Why features have no conditional exchange with a control beside it, in a sentence; None if they have."""
+    dealt = (moments.dealt_weight.sum() for layer in features.layers.values() for moments in layer.moments.values())
+    reason = why_not_conditional(features)
+    if reason is None and not any(float(weight) for weight in dealt):
+        reason = "twins without a negative key give the conditional edit no control."
+    return reason
 
 
 def _evidence(features: Features, head: Head) -> list[dict[str, Any]]:

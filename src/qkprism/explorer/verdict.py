@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 
 
 def head_verdict(head: Head, features: Sequence[Row], tested: Sequence[Row]) -> str:
-    """How often it is right, by which feature, what an edit of that moves, beside which controls, and the truth.
+    """How often it is right, by which feature, how that varies, what an edit moves, beside which controls, the truth.
 
     features   rows of `evidence_answer`
     tested     what contrasts found in the head, the best first
@@ -29,6 +29,8 @@ def head_verdict(head: Head, features: Sequence[Row], tested: Sequence[Row]) -> 
     if (check := _truest(best)) is not None:
         said += f"; where {best['name']} is exchanged in the text itself, its part is off by "
         said += f"{check['relative_part_error']:.0%}"
+    if varies := [one["varies"] for one in features if one["varies"]]:
+        said += f"; {' and '.join(dict.fromkeys(varies))}"
     return f"{said}."
 
 

@@ -27,6 +27,7 @@ from qkprism.core.conditional import UNKNOWN, ConditionalSwap
 from qkprism.core.edits import Edit
 from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
+from qkprism.explorer.sets import why_not_exchanged
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact
@@ -107,6 +108,8 @@ def feature_variants(wish: Wish, features: Features, names: Sequence[str], heads
     """Edits in the subspace of some features of one run, in some heads at once."""
     projecting: Method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
     method = CONDITIONAL if wish.kind == CONDITIONAL else projecting
+    if method == CONDITIONAL and (reason := why_not_exchanged(features)) is not None:
+        raise QKPrismError(reason[0].upper() + reason[1:])
     groups = {"+".join(names): list(names)}
     spaces = {
         head: layer_conditions(features, head.layer, [method], heads=[head], draws=1, groups=groups)[head]
@@ -114,8 +117,6 @@ def feature_variants(wish: Wish, features: Features, names: Sequence[str], heads
     }
     controls = [condition.control for condition in spaces[heads[0]].names]  # the same in all heads
     permuted = [place for place, control in enumerate(controls) if control == "permuted"]
-    if not permuted:
-        raise QKPrismError("Twins without a negative key give the conditional exchange no control. Use kind='swap'.")
     chosen = [*(controls.index(control) for control in PLAIN), *permuted[:DRAWS]]
     by_head = {
         place: {head: each.swap(place) or each.subspace(place) for head, each in spaces.items()} for place in chosen

@@ -39,11 +39,18 @@ def what_if_answer(
             "full": numbers(by_control["full"][0].attention.tolist()) if "full" in by_control else None,
         },
         "draws": len(permuted),
-        "control": "permuted labels" if "full" in by_control else "its values dealt anew among the tokens",
+        "control": _control(wish, of_features="full" in by_control),
         "predictions": said,
         "moved": None if before.prediction is None else _moved(by_control),
         "sentence": sentence(wish, what, by_control, tokens, said),
     }
+
+
+def _control(wish: Wish, *, of_features: bool) -> str:
+    """What the edit is compared with."""
+    if not of_features:
+        return "its values dealt anew among the tokens"
+    return "twins compared where they agree" if wish.kind == "conditional" else "permuted labels"
 
 
 def _by_control(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
@@ -113,14 +120,20 @@ def sentence(
     }[wish.kind]
     before, after = (float(by_control[name][0].attention[wish.original]) for name in ("none", "feature"))
     controls = [float(one.attention[wish.original]) for one in by_control["permuted"]]
+    rivals = "controls take it to" if len(controls) > 1 else "its control takes it to"
     words = (
         f"{done} takes the attention of {wish.head} on {tokens[wish.original]!r} from {before:.2f} to {after:.2f}; "
-        f"controls take it to {min(controls):.2f} up to {max(controls):.2f}."
+        f"{rivals} {_range(controls, 2)}."
     )
     if said:
         first = said[0]
         words += (
             f" The likeliest next token, {first['token']!r}, goes from {first['before']:.3f} to {first['after']:.3f}; "
-            f"under controls {min(first['permuted']):.3f} up to {max(first['permuted']):.3f}."
+            f"under {'controls' if len(controls) > 1 else 'the control'} {_range(first['permuted'], 3)}."
         )
     return words
+
+
+def _range(values: Sequence[float], digits: int) -> str:
+    low, high = (f"{end(values):.{digits}f}" for end in (min, max))
+    return low if len(values) == 1 else f"{low} up to {high}"

@@ -53,16 +53,20 @@ class FeatureAmplitudes:
         """The largest amplitude over the smallest."""
         return max(self.amplitude) / min(self.amplitude)
 
+    def told(self) -> str:
+        """Where the feature is strongest and weakest, or that it is alike everywhere."""
+        if not self.differs:
+            return f"{self.feature} is as strong at every {self.label}, as far as can be told"
+        ends = [self.amplitude.index(end(self.amplitude)) for end in (max, min)]
+        high, low = (f"{self.label} {self.values[at]}" for at in ends)
+        return f"{self.feature} is {self.ratio:.1f} times as strong at {high} as at {low}"
+
     def sentence(self) -> str:
         """
         >>> FeatureAmplitudes("L1H2", "lexical", "order", (0, 1), (0.6, 1.26), (0.01, 0.02), 9000.0).sentence()
         'L1H2: lexical is 2.1 times as strong at order 1 as at order 0.'
         """
-        if not self.differs:
-            return f"{self.head}: {self.feature} is as strong at every {self.label}, as far as can be told."
-        ends = [self.amplitude.index(end(self.amplitude)) for end in (max, min)]
-        high, low = (f"{self.label} {self.values[at]}" for at in ends)
-        return f"{self.head}: {self.feature} is {self.ratio:.1f} times as strong at {high} as at {low}."
+        return f"{self.head}: {self.told()}."
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,15 @@ class Interactions:
     def verdict(self) -> list[str]:
         """A sentence for each head and feature."""
         return [one.sentence() for one in self.found]
+
+    def in_words(self) -> list[str]:
+        """In how many heads a feature is not as strong everywhere, and where the most."""
+        label = self.found[0].label if self.found else ""
+        if not (differ := [one for one in self.found if one.differs]):
+            return [f"As far as can be told, features are as strong at every {label}."] if label else []
+        heads, every = (len({one.head for one in some}) for some in (differ, self.found))
+        most = max(differ, key=lambda one: one.ratio)
+        return [f"In {heads} of {every} heads a feature is not as strong at every {label}, most in {most.sentence()}"]
 
     def plot(self) -> go.Figure:
         """Amplitudes against the values of the label, a panel a feature, a line a head."""

@@ -9,6 +9,8 @@ from qkprism.core.projectors import STRETCHED
 from qkprism.results.effects import GIVEN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qkprism.results.effects import Effects
     from qkprism.results.features import Features
     from qkprism.results.scores import HeadScores
@@ -46,8 +48,8 @@ def heads_in_words(scores: HeadScores) -> list[str]:
     return [*told, "This says where heads look, not what they go by: that is `qkprism decompose`."]
 
 
-def features_in_words(features: Features) -> list[str]:
-    """In which heads a contrast has a feature, by how many directions, and how sure that is."""
+def features_in_words(features: Features, varying: Sequence[str] = ()) -> list[str]:
+    """In which heads a contrast has a feature, by how many directions, how sure that is, and where it is stronger."""
     q, counts = features.q_values(), features.count_found()
     told = []
     for name in features.contrasts[:3]:
@@ -67,6 +69,7 @@ def features_in_words(features: Features) -> list[str]:
             f"In {', '.join(heads[:NAMED])}{more} joint projectors are badly conditioned (they can make a key "
             f"{stretched['stretch'].max():.0f} times as long): compare parts of logits within one row there."
         )
+    told += varying
     told.append("Held out means that directions found in one half of the examples are tested on the other.")
     return [*told, "A feature is what query and key share, not yet a cause: `qkprism intervene` proves that."]
 

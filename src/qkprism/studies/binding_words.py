@@ -10,7 +10,7 @@ from qkprism.findings import Finding, findings
 from qkprism.results.validation import over_heads
 from qkprism.studies.binding_figures import used
 from qkprism.studies.binding_study import CONTRASTS
-from qkprism.subspaces.modulation import interactions, why_not_conditional
+from qkprism.subspaces.modulation import interactions_in_words
 
 if TYPE_CHECKING:
     from qkprism.studies.binding_study import BindingStudy
@@ -25,7 +25,7 @@ def told(study: BindingStudy) -> list[Finding]:
         Finding(f"A prompt such as \u201c{about.example}\u201d asks for {about.answer}."),
         Finding(_heads(study), "summary"),
         *(Finding(_moved(study, name), "outcome") for name in CONTRASTS),
-        *findings(_interacting(study), "interactions"),
+        *findings(interactions_in_words(study.features), "interactions"),
         Finding(_parts(study), truth),
         Finding(used(study.validation), truth),
     ]
@@ -59,19 +59,6 @@ def _moved(study: BindingStudy, name: str) -> str:
     verb = "clearly more than" if strongest["beaten"] else "not clearly more than"
     control = BY_NAME[strongest["control"]].title
     return f"{start}, {verb} the strongest control ({control}: {gain - strongest['advantage']:+.2f})."
-
-
-def _interacting(study: BindingStudy) -> list[str]:
-    """Whether features are as strong at every place, and where they are not most."""
-    if why_not_conditional(study.features) is not None:
-        return []
-    found = interactions(study.features).found
-    differ = [one for one in found if one.differs]
-    if not differ:
-        return ["As far as can be told, features are as strong at every place."]
-    heads, every = (len({one.head for one in some}) for some in (differ, found))
-    most = max(differ, key=lambda one: one.ratio)
-    return [f"In {heads} of {every} heads a feature is not as strong at every place, most in {most.sentence()}"]
 
 
 def _parts(study: BindingStudy) -> str:

@@ -28,7 +28,7 @@ from qkprism.core.metrics import is_singular
 from qkprism.core.moments import Moments
 from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
-from qkprism.heads import Head
+from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
 from qkprism.results.interaction import FeatureAmplitudes, Interactions
 
@@ -160,11 +160,15 @@ class Amplitudes:
         return float(squares.sum() / max(len(squares) - 1, 1))
 
 
-def layer_amplitudes(features: Features, number: int, modulation: Modulation) -> dict[Head, dict[str, Amplitudes]]:
-    """The amplitudes of all features that do not move the label themselves, in the heads of one layer."""
+def layer_amplitudes(
+    features: Features, number: int, modulation: Modulation, heads: Sequence[Head] | None = None
+) -> dict[Head, dict[str, Amplitudes]]:
+    """The amplitudes of all features that do not move the label themselves, in some heads (or all) of one layer."""
     layer = features.layers[number]
     found: dict[Head, dict[str, Amplitudes]] = {}
     for place, head in enumerate(layer.heads):
+        if heads is not None and head not in heads:
+            continue
         joint = features.joint(head)
         if joint.subspaces is None:
             continue
@@ -284,7 +288,9 @@ def _aligned(features: Features, contrast: str, label: str, values: Sequence[Has
     return _places(features, contrast, label), [values.index(value) for value in named]
 
 
-def interactions(features: Features, label: str | None = None) -> Interactions:
+def interactions(
+    features: Features, label: str | None = None, *, heads: Sequence[HeadLike] | None = None
+) -> Interactions:
     """How strong each feature is at each value of the label that modulates it, with errors and a test.
 
     >>> qk.interactions(features).verdict()   # doctest: +SKIP
@@ -292,16 +298,23 @@ def interactions(features: Features, label: str | None = None) -> Interactions:
 
     features     what `decompose` gave, of twins whose keys have a label of few values
     label        that modulates; by default the one by which amplitudes differ most beyond their errors
+    heads        some of the heads that have features; all by default
     """
     modulation = modulation_of(features, label)
+    chosen = features.heads if heads is None else [Head.parse(head) for head in heads]
     found, notes = [], []
-    for number in features.layers:
-        of_layer = layer_amplitudes(features, number, modulation)
+    for number, layer in features.layers.items():
+        of_layer = layer_amplitudes(features, number, modulation, chosen)
         notes += [
-            f"{head}: {features.joint(head).reason}" for head in features.layers[number].heads if head not in of_layer
+            f"{head}: {features.joint(head).reason}" for head in layer.heads if head in chosen and head not in of_layer
         ]
         for head, amplitudes_of in of_layer.items():
             for name, one in amplitudes_of.items():
                 numbers = tuple(one.value.tolist()), tuple(one.error.tolist()), one.statistic
                 found.append(FeatureAmplitudes(str(head), name, modulation.label, modulation.values, *numbers))
     return Interactions(tuple(found), tuple(notes))
+
+
+def interactions_in_words(features: Features) -> list[str]:
+    """Whether features are as strong at every value of the label that modulates; nothing where that cannot be told."""
+    return [] if why_not_conditional(features) is not None else interactions(features).in_words()

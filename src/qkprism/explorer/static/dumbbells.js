@@ -53,5 +53,5 @@ function changeRow(one, reach, digits) {
   return el("li", { class: `change ${one.kind}` },
     el("span", { class: "name", text: visible(one.name), title: one.kind }), picture,
     el("span", { class: "amount", text: `${told(one.before)} → ${told(one.after)}` }),
-    el("span", { class: "hint", text: `controls ${told(one.low)} to ${told(one.high)}` }));
+    el("span", { class: "hint", text: one.low < one.high ? `controls ${told(one.low)} to ${told(one.high)}` : `control ${told(one.low)}` }));
 }

@@ -5,6 +5,7 @@ import { go } from "./state.js";
 
 const KINDS = [
   ["swap", "swap", "exchange it between the two keys"],
+  ["conditional", "swap conditionally", "exchange it, in each key as strong as it is at that key's place"],
   ["ablate", "ablate", "give the first key no more of it than the mean token has"],
   ["steer", "steer", "move the first key towards the second, or away from it"],
 ];
@@ -24,12 +25,13 @@ export function editForm() {
   const kinds = KINDS.map(([value, text, told]) => {
     const radio = /** @type {HTMLInputElement} */ (el("input", { type: "radio", name: "edit-kind", value, id: `edit-${value}` }));
     radio.addEventListener("change", () => go({ kind: value }));
-    return { radio, element: el("label", { class: "choice", for: `edit-${value}`, title: told }, radio, ` ${text}`), told, value };
+    return { radio, element: el("label", { class: "choice", for: `edit-${value}`, title: told }, radio, ` ${text}`), told, text, value };
   });
   const amount = /** @type {HTMLInputElement} */ (
     el("input", { type: "range", min: "-2", max: "3", step: "0.1", id: "edit-amount", "aria-describedby": "edit-amount-hint" }));
   const shown = el("output", { class: "amount" });
   const done = el("p", { class: "hint" });
+  const lacking = el("p", { class: "hint", id: "edit-lacking" });
   const slider = el("div", { class: "slider" }, el("label", { for: "edit-amount", text: "by" }), amount, shown,
     el("p", { class: "hint", id: "edit-amount-hint", text: "1: the first key has what the second has. 0: nothing. Below 0: away from it." }));
   const together = /** @type {HTMLInputElement} */ (el("input", { type: "checkbox", id: "edit-together" }));
@@ -37,7 +39,7 @@ export function editForm() {
   const all = el("label", { class: "choice", for: "edit-together" }, together, several);
   const element = el("div", { class: "edit-form" },
     el("div", { class: "controls" }, el("label", { for: "edit-head", text: "In head" }), head, el("label", { for: "edit-what", text: "edit" }), what),
-    meaning, features, el("div", { class: "controls", role: "radiogroup", "aria-label": "How" }, ...kinds.map((kind) => kind.element)), done, slider, all);
+    meaning, features, el("div", { class: "controls", role: "radiogroup", "aria-label": "How" }, ...kinds.map((kind) => kind.element)), done, lacking, slider, all);
 
   head.addEventListener("change", () => go({ head: head.value.trim().toUpperCase(), key: null, target: null }));
   what.addEventListener("change", () => {
@@ -69,22 +71,27 @@ export function editForm() {
     const names = set ? set.features.map((one) => one.name) : [];
     const wanted = (state.features ?? "").split("\n").filter((name) => names.includes(name));
     const chosen = wanted.length ? wanted : names;
-    const kind = KINDS.some(([value]) => value === state.kind) ? String(state.kind) : "swap";
+    const why = set ? set.lacking : "a part of a logit has no conditional exchange; choose features of a run.";
+    const kind = kinds.find(({ value }) => value === state.kind && !(value === "conditional" && why)) ?? kinds[0];
     const far = Number(state.amount ?? 1);
     head.value = edits.head;
     fill(what, ...groups(edits));
     what.value = set ? RUN + set.run : PART + part?.name;
     fill(meaning, part?.meaning ?? "Tick the features that are edited together. p: how often null data holds as well on held-out examples.");
     fill(features, ...(set ? set.features.map((one) => featureBox(one, chosen.includes(one.name))) : []));
-    for (const { radio } of kinds) radio.checked = radio.value === kind;
-    fill(done, `To ${kind}: ${kinds.find((one) => one.value === kind)?.told}.`);
-    slider.hidden = kind !== "steer";
+    for (const { radio, value } of kinds) {
+      radio.checked = value === kind.value;
+      radio.disabled = value === "conditional" && Boolean(why);
+    }
+    fill(done, `To ${kind.text}: ${kind.told}.`);
+    fill(lacking, why ? `Not to swap conditionally: ${why}` : "");
+    slider.hidden = kind.value !== "steer";
     amount.value = String(Number.isFinite(far) ? far : 1);
     fill(shown, Number(amount.value).toFixed(1));
     all.hidden = !set || set.heads.length < 2;
     together.checked = state.together === "yes" && !all.hidden;
     fill(several, ` in all ${set?.heads.length ?? 1} heads of this run at once: ${set?.heads.join(", ") ?? ""}`);
-    return { head: edits.head, part: part?.name ?? null, run: set?.run ?? null, features: chosen, kind,
+    return { head: edits.head, part: part?.name ?? null, run: set?.run ?? null, features: chosen, kind: kind.value,
       amount: Number(amount.value), together: together.checked };
   }
 

@@ -19,7 +19,8 @@
  * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
  * @typedef {{contrast: string, question: string, accuracy: number, q: number, chance: number, best: boolean}} Tested
  * @typedef {{head: string, parts: {name: string, meaning: string}[],
- *   sets: {run: string, features: {name: string, rank: number, p: number|null}[], heads: string[]}[]}} Edits
+ *   sets: {run: string, features: {name: string, rank: number, p: number|null}[], heads: string[],
+ *   lacking: string|null}[]}} Edits
  * @typedef {{token: string, key: string, before: number, after: number, permuted: number[]}} Said
  * @typedef {{head: string, query: number, original: number, target: number, draws: number, control: string, sentence: string,
  *   attention: {before: number[], after: number[], low: number[], high: number[], full: number[]|null},
@@ -44,7 +45,7 @@
  * @typedef {{run: string, name: string, evidence: string, rank: number, ranks: Record<string, number|null>, q: number|null,
  *   gap: {total: number|null, error: number|null}|null, salience: number|null, n: number, threshold: number,
  *   strength: (number|null)[], null: (number|null)[], shuffled: (number|null)[], t: (number|null)[],
- *   effects: EffectFacts[], checks: CheckFacts[]}} FeatureFacts
+ *   effects: EffectFacts[], checks: CheckFacts[], varies: string}} FeatureFacts
  * @typedef {{head: string, sentence: string, features: FeatureFacts[], texts: Record<string, string[]>, umap: boolean, problems?: string[]}} Evidence
  * @typedef {{name: string, axes: string[], keys: (number|null)[][], queries: (number|null)[][]}} CloudView
  * @typedef {{example: number, margin: number|null}} SeenText

@@ -111,7 +111,7 @@ export function whatIfView(status) {
     fill(attention, dumbbells(drawn.map((place) => ({
       name: `${place} ${words[place]}`, kind: kind(place), before: before[place], after: after[place], low: low[place], high: high[place],
     })), { label: "Attention before and after, a token a row", digits: 2 }),
-    el("p", { class: "hint", text: `Controls: the same edit with ${found.control}, ${found.draws} times.` }));
+    el("p", { class: "hint", text: found.draws > 1 ? `Controls: the same edit with ${found.control}, ${found.draws} times.` : `Control: the same edit with ${found.control}.` }));
     if (!found.moved) return void fill(said, el("p", { class: "hint", text: "This model predicts no next token." }));
     fill(said, dumbbells(found.predictions.map((one) => ({
       name: one.token, kind: one.key, before: one.before, after: one.after,
@@ -119,8 +119,8 @@ export function whatIfView(status) {
     })), { label: "Probability of the next token before and after", digits: 3 }));
     const { permuted } = found.moved;
     const most = found.moved.full === null ? "" : ` Editing the whole key moves ${percent(found.moved.full, 1)}.`;
-    fill(moved, `The edit moves ${percent(found.moved.after, 1)} of the probability; under controls ${percent(Math.min(...permuted), 1)} to ` +
-      `${percent(Math.max(...permuted), 1)}.${most}`);
+    fill(moved, `The edit moves ${percent(found.moved.after, 1)} of the probability; under ` +
+      `${permuted.length > 1 ? `controls ${percent(Math.min(...permuted), 1)} to` : "the control"} ${percent(Math.max(...permuted), 1)}.${most}`);
   }
 
   return { element, look };
