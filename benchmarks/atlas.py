@@ -21,7 +21,6 @@ import ast
 import json
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ import torch
 from torch import Tensor
 
 import qkprism as qk
+from memory import memory
 from qkprism.atlas.atlas import HeadMeans
 from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.explain import explain
@@ -278,7 +278,7 @@ def tell_signature(rule: str, top: list[Head], found: list[Head], mass: Mapping[
     print(f"    {rule}: {10 - len(missed)} of 10 found, {len(others)} others: {told[0]}; missed: {told[1]}")
 
 
-def memory(arguments: argparse.Namespace) -> None:
+def memories(arguments: argparse.Namespace) -> None:
     peaks = {name: in_process(name, arguments) for name in ("bare 16", "survey 16", "survey 32")}
     for name, peak in peaks.items():
         print(f"  {name:12s} {peak['MB']:.0f} MB, {peak['MB'] - peaks['bare 16']['MB']:+.0f}")
@@ -316,8 +316,7 @@ def alone(name: str, corpus: Path, atlas: Path | None) -> None:
         model.run(torch.tensor([long_text(model, corpus)]))
     else:
         bare(model, windows_of(model, corpus, int(size)))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps(told | {"MB": peak}))
+    print(json.dumps(told | {"MB": memory()[1]}))
 
 
 def long_text(model: qk.Model, corpus: Path) -> list[int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 import torch
 
 import qkprism as qk
+from memory import memory
 from prompts import BATCH, contrast
 from qkprism.capture.batching import Batches
 from qkprism.capture.passes import Census, MarkedContrast, Pass
@@ -173,10 +173,10 @@ def run_for_peak(way: str, n: int) -> None:
     else:
         named = [contrast(n, name=f"c{i}", seed=i) for i in range(int(way))]
         qk.decompose(model, named, batch_size=BATCH, progress=False)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(memory()[1])
 
 
-def memory(small: int, large: int) -> dict[str, float]:
+def memories(small: int, large: int) -> dict[str, float]:
     """Extra peak memory in MB over the bare forward pass of as many prompts, whose texts are held in both."""
     base, base_large = peak("bare", small), peak("bare", large)
     one, two, one_large = peak("1", small), peak("2", small), peak("1", large)
@@ -207,7 +207,7 @@ def main() -> None:
     if given.only != "memory":
         result["time"] = times(n, rounds)
     if given.only != "time":
-        result["memory"] = memory(n, 4 * n)
+        result["memory"] = memories(n, 4 * n)
     text = json.dumps(result, indent=1)
     print(text)
     if given.save:

@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from memory import memory
+
 SAMPLES_A_SECOND = 50
 
 
@@ -51,17 +53,6 @@ def watch(command: list[str], folder: Path) -> None:
         raise SystemExit(f"exit code {process.returncode}")
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
     print(f"  in all: {minutes} min {seconds} s, own memory {most} MB, with pages of files {whole} MB", flush=True)
-
-
-def memory(process: int) -> tuple[int, int]:
-    """The own memory of a process now, and the peak of all that it holds, in MB; 0 when it has ended."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return 0, 0
-    known = dict(line.split(":", 1) for line in lines)
-    own, highest = (int(known.get(name, "0 kB").split()[0]) // 1024 for name in ("RssAnon", "VmHWM"))
-    return own, highest
 
 
 if __name__ == "__main__":
