@@ -88,7 +88,7 @@ def metric() -> None:
 
 
 def first() -> None:
-    """Repeated words: the last word stands earlier too, and there is the key; in a share of the texts it comes first."""
+    """Repeated words: the key is where the last word stands earlier; in a share of the texts a key comes first."""
     model = qk.load("smollm2")
     heads = ["L8H1", "L15H6", "L15H7"]
     print(f"{'examples that begin with a key':32}", *(f"{head:>14}" for head in heads))
