@@ -111,13 +111,15 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     assert asked == [("Qwen/Qwen3-4B-Instruct-2507", {"dtype": "bfloat16", "device": None, "device_map": None})]
     told = capsys.readouterr().out
     assert "figures as .html" in told
-    assert "order (ours), contrast: the factor" in told.replace("\n", " ")
+    assert "sentences more with --wide" in told
     assert str(place / "report.html") in told
     assert "attends from" in told, told
     assert answer_in((place / "report.html").read_text(), "explain")["edges"]
     _command(["binding", "--json", *folder], monkeypatch)
     told = json.loads(capsys.readouterr().out)
     assert {row["head"] for row in told["heads"]} == {str(head) for head in BindingStudy.load(place).heads}
+    _command(["binding", "--wide", *folder], monkeypatch)
+    assert "order (ours), contrast: the factor" in capsys.readouterr().out.replace("\n", " ")
     assert (place / "figures" / "validation.html").is_file()
 
 

@@ -36,7 +36,7 @@ QuietOption = Annotated[
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="What other libraries say too, and where errors come from.")
 ]
-WideOption = Annotated[bool, typer.Option("--wide", help="All columns of a table, however wide.")]
+WideOption = Annotated[bool, typer.Option("--wide", help="All that is known: every column of a table, every detail.")]
 
 
 class Command(TyperCommand):

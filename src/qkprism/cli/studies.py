@@ -10,7 +10,7 @@ import typer
 
 from qkprism.cli.app import BatchOption, JsonOption, app
 from qkprism.cli.inputs import Loading
-from qkprism.cli.printing import print_json, print_table
+from qkprism.cli.printing import print_item, print_json, print_table
 from qkprism.cli.reports import keep_and_write
 from qkprism.cli.settings import SETTINGS
 from qkprism.cli.why import why_example
@@ -190,10 +190,16 @@ def _show_study(shown: _Shown, save: Path, figures: Any, model: Model, as_json: 
     if as_json:
         print_json({**shown.found, "folder": str(save.resolve()), "report": str(page)})
         return
-    typer.echo("\n".join(["What was found", *shown.words, ""]))
+    typer.echo("What was found")
+    for sentence in shown.words:
+        print_item("- ", sentence)
+    typer.echo()
     print_table(shown.frame, list(shown.frame.columns), shown.title)
-    for line in (*shown.details, written):
-        typer.echo(line)
+    if SETTINGS.wide:
+        typer.echo("\n".join(shown.details))
+    elif shown.details:
+        typer.echo(f"{len(shown.details)} sentences more with --wide: notes, and every edit beside its controls.")
+    typer.echo(written)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
 
 

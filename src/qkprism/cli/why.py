@@ -28,4 +28,4 @@ def why_example(model: Model, text: str, key: str, features: Features) -> list[s
         found = explain(model, marked, head=list(features.heads), features=features, top=EDGES)
     except QKPrismError as error:
         return [f"The example prompt is not explained: {error}"]
-    return [f'Why, in "{text}"', *(f"  {edge.sentence}" for edge in found)]
+    return ["Why, in that prompt:", *(edge.sentence for edge in found)]

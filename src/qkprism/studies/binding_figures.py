@@ -114,7 +114,7 @@ def used(validation: Validation) -> str:
     )
     return (
         "A rank says that queries and keys share the information, not that the head uses it. Against prompts that "
-        f"really changed , {told}."
+        f"really changed, {told}."
     )
 
 
