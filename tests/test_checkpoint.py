@@ -12,12 +12,16 @@ import torch
 import qkprism as qk
 from qkprism import QKPrismError, store
 from qkprism.capture import model_source, streaming
+from qkprism.capture.batching import Batches
 from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.passes import Pass
 from qkprism.contrasts import Contrast
 from qkprism.runs import read_manifest
 from qkprism.stopping import Stopped
+from test_intervene import HEADS, load
+from test_intervene import contrasts as pair_contrasts
 from test_pipeline import contrast
+from test_validate import pairs
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 
@@ -170,3 +174,48 @@ def test_checkpoint__a_damaged_one_says_which_folder_to_delete(model, contrasts,
         assert str(error.value).endswith(f"Delete the folder {tmp_path / 'part'}; the command begins anew.")
         assert "Make the run again" not in str(error.value)
         place.write_bytes(body)
+
+
+class Passes:
+    """Counts forward passes, and fails in one of some number."""
+
+    def __init__(self, monkeypatch):
+        self.count, self.last, run = 0, 0, Batches._pass
+
+        def counted(*args):
+            if self.count == self.last:
+                raise Killed
+            self.count += 1
+            return run(*args)
+
+        monkeypatch.setattr(Batches, "_pass", counted)
+
+    def of(self, work, last=-1):
+        """What the work gives, and how many passes it took."""
+        self.count, self.last = 0, last
+        return work(), self.count
+
+
+@pytest.mark.parametrize("verb", ["validate", "intervene"])
+def test_readers__go_on_where_a_pass_was_killed_and_read_what_was_kept(verb, tmp_path, monkeypatch):
+    model = load("llama")
+    features = qk.decompose(model, pair_contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False)
+    monkeypatch.setattr(store, "EVERY", 0.0)
+    monkeypatch.setattr(store, "MOST", 0)
+    passes, given = Passes(monkeypatch), pairs() if verb == "validate" else contrast(21, seed=5)
+
+    def run(folder=None, **options):
+        return getattr(qk, verb)(model, given, features, batch_size=3, checkpoint=folder, progress=False, **options)
+
+    whole, n = passes.of(run)
+    assert n > 5
+    for killed in (1, 3, n - 1):
+        place = tmp_path / f"checkpoint-{killed}"
+        with pytest.raises(Killed):
+            passes.of(lambda place=place: run(place), last=killed)
+        again, rest = passes.of(lambda place=place: run(place))
+        assert rest == n - killed
+        saved = [one.save(tmp_path / f"{killed}-{name}") for one, name in ((whole, "whole"), (again, "again"))]
+        assert saved[0].joinpath("manifest.json").read_bytes() == saved[1].joinpath("manifest.json").read_bytes()
+        with pytest.raises(QKPrismError, match="checkpoint of another job"):
+            run(place, heads=HEADS[:1])

@@ -40,15 +40,25 @@ def place(tmp_path_factory):
     tiny("llama3", vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(place / "little")
     tokenizer.save_pretrained(place / "little")
     contrast(60, seed=3).write(place / "boxes.jsonl")
+    arguments = ["decompose", str(place / "boxes.jsonl"), *loaded(place), "--rank", "2", "--heads", "L0H1,L1H0"]
+    code, told = attempt(arguments, place / "features")
+    assert code == 0, told
     (place / "text.txt").write_text("\n\n".join(f"{' '.join(words[i:] + words[:i])}." * 3 for i in range(12)))
     return place
 
 
+def loaded(place):
+    return ["-m", str(place / "little"), "--device", "cpu", "--dtype", "float32"]
+
+
 def command(name, place):
     """The arguments of a command, without where it saves."""
-    model = ["-m", str(place / "little"), "--device", "cpu", "--dtype", "float32"]
+    model = loaded(place)
+    edits = ["intervene", str(place / "features"), str(place / "boxes.jsonl"), "--draws", "2", "--batch-size", "4"]
     return {
         "decompose": ["decompose", str(place / "boxes.jsonl"), *model],
+        "intervene": [*edits, *model],
+        "intervene on logits": [*edits, "--outcome", "logits", "--limit", "12", *model],
         "shelf": ["shelf", "--run", "--only", "duplicate,coreference", "-n", "40", *model],
         "binding": ["binding", "--size", "quick", "--phrasing", "cloze", "--pairs", "3", *model],
         "toy": ["toy", "--quick"],
@@ -70,13 +80,13 @@ def small():
 
 
 class Points:
-    """Counts what a command does, and kills it at a point."""
+    """Counts what a command does, and kills it at a point, or before a forward pass of some number."""
 
-    def __init__(self, at):
-        self.at, self.count = at, 0
+    def __init__(self, at, before=None):
+        self.at, self.before, self.count, self.passes = at, before, 0, 0
         for name in ("replace", "unlink", "mkdir", "rmdir", "fsync", "rename"):
             setattr(os, name, self.counted(getattr(os, name)))
-        batching.Batches._pass = self.counted(batching.Batches._pass)
+        batching.Batches._pass = self.passing(self.counted(batching.Batches._pass))
         survey._SurveyPass.show = self.counted(survey._SurveyPass.show)
 
     def counted(self, work):
@@ -88,27 +98,36 @@ class Points:
 
         return step
 
+    def passing(self, work):
+        def run(*args, **options):
+            self.passes += 1
+            if self.passes == self.before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*args, **options)
+
+        return run
+
     def step(self):
         self.count += 1
         if self.count == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def attempt(arguments, save, at=None):
-    """Run a command in a fork; how it ended, what it said, and how many points there were."""
+def attempt(arguments, save, at=None, before=None):
+    """Run a command in a fork; how it ended and what it said. How many points there were is in `points.json`."""
     told = save.with_name(f"{save.name}-told.txt")
     child = os.fork()
     if child == 0:
         points = None
         try:
             small()
-            points = Points(at)
+            points = Points(at, before)
             sys.stdout = sys.stderr = told.open("w")
             sys.argv = ["qkprism", *arguments, "--save", str(save)]
             cli.main()
         except SystemExit as end:
             sys.stdout.flush()
-            save.with_name("points.json").write_text(json.dumps(points.count))
+            save.with_name("points.json").write_text(json.dumps([points.count, points.passes]))
             os._exit(end.code if isinstance(end.code, int) else 0)
         except BaseException:
             import traceback
@@ -129,12 +148,12 @@ def digests(save):
     }
 
 
-@pytest.mark.parametrize("name", ["decompose", "shelf", "binding", "toy", "atlas"])
+@pytest.mark.parametrize("name", ["decompose", "intervene", "intervene on logits", "shelf", "binding", "toy", "atlas"])
 def test_kill__same_command_goes_on_to_the_identical_files(place, tmp_path, name):
     arguments = command(name, place)
     code, told = attempt(arguments, tmp_path / "whole")
     assert code == 0, told
-    steps, whole = json.loads((tmp_path / "points.json").read_text()), digests(tmp_path / "whole")
+    (steps, _), whole = json.loads((tmp_path / "points.json").read_text()), digests(tmp_path / "whole")
     assert whole
     for number in range(POINTS):
         at = 1 + (steps - 1) * number // max(1, POINTS - 1)
@@ -147,3 +166,22 @@ def test_kill__same_command_goes_on_to_the_identical_files(place, tmp_path, name
         assert digests(save) == whole, f"{name}, killed at {at} of {steps}"
         left = [path for path in save.parent.rglob(".*") if path.name.startswith((".qkprism", f".{save.name}"))]
         assert not left, f"{name}, killed at {at} of {steps}, leaves {left}"
+
+
+@pytest.mark.parametrize("name", ["intervene", "shelf", "binding"])
+def test_kill__no_pass_is_run_again_that_was_kept(place, tmp_path, name):
+    """Also within a part: passes before the kill are read, not run."""
+    arguments = command(name, place)
+    code, told = attempt(arguments, tmp_path / "whole")
+    assert code == 0, told
+    _, passes = json.loads((tmp_path / "points.json").read_text())
+    assert passes > 6
+    for before in (passes // 3, passes // 2, 4 * passes // 5):
+        save = tmp_path / f"killed-{before}"
+        code, _ = attempt(arguments, save, before=before)
+        assert code == -signal.SIGKILL
+        code, told = attempt(arguments, save)
+        assert code == 0, told
+        _, again = json.loads((tmp_path / "points.json").read_text())
+        assert again == passes - before + 1, f"{name}, killed before {before} of {passes}"
+        assert digests(save) == digests(tmp_path / "whole")

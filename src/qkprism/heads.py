@@ -52,6 +52,11 @@ class Head:
 HeadLike = Head | str | tuple[int, int]
 
 
+def is_name(text: str) -> bool:
+    """Whether this is the name of one head."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _is_pair(given: Any) -> bool:
     """Whether this is a layer and an index, in a tuple, a list or an array."""
     if not isinstance(given, tuple | list) and not hasattr(given, "__array__"):

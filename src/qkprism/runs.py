@@ -40,7 +40,7 @@ _TENSORS = re.compile(r"\w+-([0-9a-f]{12})\.safetensors")  # with the beginning 
 def write_run(
     folder: str | os.PathLike[str], kind: str, manifest: Mapping[str, Any], files: Mapping[str, Tensors]
 ) -> Path:
-    """Write a run folder: the manifest and one safetensors file for each entry of `files`.
+    """Write a run folder: the manifest and one safetensors file for each entry of `files`, or its former one again.
 
     Tensor files carry their digest in their name, so new ones never overwrite those of a former run; the manifest is
     replaced in one step, and what the former one named is removed after that. Other files in the folder stay.
@@ -51,7 +51,10 @@ def write_run(
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)
         former = _tensor_files(target)
-        listed = {name: _write_tensors(target, name, tensors) for name, tensors in files.items()}
+        listed = {
+            name: tensors if _is_entry(tensors) else _write_tensors(target, name, tensors)
+            for name, tensors in files.items()
+        }
         body = json_value({"qkprism": FORMAT, "kind": kind, "files": listed, **manifest})
         write_text(
             target / MANIFEST, json.dumps(body | {"digest": _body_digest(body)}, indent=1, allow_nan=False) + "\n"
@@ -63,8 +66,8 @@ def write_run(
 
 
 def remove_run(folder: Path) -> None:
-    """Remove a run, and its folder if nothing else is in it."""
-    if not is_first():
+    """Remove a run, if it is there, and its folder if nothing else is in it."""
+    if not is_first() or not folder.is_dir():
         return
     with writing(folder):
         tensors = _tensor_files(folder)

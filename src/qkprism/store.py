@@ -6,6 +6,8 @@
     work = Unfinished(folder, job)                             # work on its way: what was added up, from time to time
     done, files = work.read()
     work.note(done, files)
+    for made in work.in_turn(batches, run):                    # or all that was made of some items, in their order
+        add(made)
 
 A job is all that the result depends on (model, prompts, options, versions), told by its digest. Beside each part stands
 a stamp with the digest of its job, written after the part: a part that was cut off is made again, from what its
@@ -18,18 +20,19 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qkprism.errors import QKPrismError
 from qkprism.files import is_unused, path_of, remove_left_overs, write_text
 from qkprism.memory import give_back
-from qkprism.ranks import exchanged, is_first, of_first, wait
-from qkprism.runs import MANIFEST, Tensors, check_place, json_value, read_run, remove_run, write_run
+from qkprism.packing import bytes_of, values_of
+from qkprism.ranks import exchanged, in_turn, is_first, of_first, wait
+from qkprism.runs import MANIFEST, Tensors, check_place, json_value, read_manifest, read_run, remove_run, write_run
 from qkprism.stopping import Stopped, saving
 
 STUDY = "study.json"
@@ -38,6 +41,8 @@ EVERY = 30.0  # seconds between two checkpoints at least,
 MOST = 50  # and so many times what the last one took: they cost at most 2% of a run
 
 Files = Mapping[str, Tensors]
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 def job_digest(job: Mapping[str, Any]) -> str:
@@ -105,10 +110,13 @@ class Unfinished:
             yield
         self.stop = None
 
-    def note(self, done: Mapping[str, Any], files: Callable[[], Files], told: str = "What is done") -> None:
-        """Write what is done if it is time to, or if Ctrl-C was pressed; all processes come here together."""
+    def note(self, done: Mapping[str, Any], files: Callable[[], Files], told: str = "What is done") -> bool:
+        """Write what is done if it is time to, or if Ctrl-C was pressed; all processes come here together.
+
+        It says whether it was written.
+        """
         if self.folder is None:
-            return
+            return False
         due = time.monotonic() - self._written >= max(EVERY, MOST * self._took)
         every = exchanged((self.stop is not None and self.stop(), due))
         stopped = any(pressed for pressed, _ in every)
@@ -116,6 +124,33 @@ class Unfinished:
             self.write(done, files())
         if stopped:
             raise Stopped(f"{told} is saved; the same command goes on from there.")
+        return every[0][1]
+
+    def in_turn(self, items: Sequence[Item], work: Callable[[Item], Made]) -> Iterator[Made]:
+        """What is made of every item, in their order, on every process; what was made before is read.
+
+        It is written in pieces, each of them once, so neither memory nor a write grows with what is there.
+        """
+        done, files = self.read()
+        sizes: list[int] = done.get("items", [])
+        for number in range(len(sizes)):
+            yield from of_first(lambda number=number: unpacked(files.pop(str(number))))  # type: ignore[misc]
+        fresh: list[Made] = []
+        with self.stoppable():
+            for made in in_turn(items[sum(sizes) :], work):
+                yield made
+                if self.folder is not None:
+                    fresh.append(made)
+                    if self.note({"items": [*sizes, len(fresh)]}, partial(self._pieces, str(len(sizes)), fresh)):
+                        sizes, fresh = [*sizes, len(fresh)], []
+
+    def _pieces(self, name: str, made: Sequence[Any]) -> Files:
+        """The pieces that were written, as they are, and a new one."""
+        if not is_first():
+            return {}
+        assert self.folder is not None
+        former = read_manifest(self.folder)["files"] if (self.folder / MANIFEST).exists() else {}
+        return former | {name: packed(made)}
 
     def write(self, done: Mapping[str, Any], files: Files) -> None:
         """Write what is done."""
@@ -128,8 +163,21 @@ class Unfinished:
 
     def remove(self) -> None:
         """The job is finished, and its result is kept elsewhere."""
-        if self.folder is not None and self.folder.is_dir():
+        if self.folder is not None:
             remove_run(self.folder)
+
+
+def packed(values: Sequence[Any]) -> Tensors:
+    """Values as a file of tensors has them."""
+    import torch
+
+    return {"values": torch.frombuffer(bytearray(bytes_of(values)), dtype=torch.uint8)}
+
+
+def unpacked(file: Tensors) -> list[Any]:
+    """What was `packed`."""
+    values: list[Any] = values_of(file["values"].numpy().tobytes())
+    return values
 
 
 class Saved(Protocol):
@@ -196,15 +244,15 @@ class Parts:
         return load(place) if kept is None else kept
 
     @contextmanager
-    def keeping(self, name: str) -> Iterator[Path]:
-        """Where a part keeps its unfinished work until the block ends; not that of other jobs."""
+    def keeping(self, name: str) -> Iterator[Unfinished]:
+        """The unfinished work of a part, kept until the block ends; not that of other jobs."""
         place = self.folder / f"{name}.{job_digest(self.job)[:12]}.checkpoint"
         for former in self.folder.glob(f"{name}.*.checkpoint"):
             if former != place:
                 remove_run(former)
-        yield place
-        if place.is_dir():
-            remove_run(place)
+        work = Unfinished(place, self.job)
+        yield work
+        work.remove()
 
     def get_all(
         self,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from qkprism.capture.batching import Batches, RunPart
+from qkprism.capture.checkpoint import of_texts
 from qkprism.capture.passes import numbers_of, seen_as
 from qkprism.capture.vector_batches import VectorBatches
 from qkprism.capture.vectors import VectorSource
@@ -20,7 +21,7 @@ from qkprism.models.encoding import EncodedExample, EncodedText
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import bar
-from qkprism.ranks import in_turn
+from qkprism.store import Unfinished
 
 MOST_TEXTS = 16  # that are run as one example
 
@@ -50,13 +51,14 @@ def read_together(
     readers: Sequence[Reader],
     *,
     batch_size: int | None = None,
+    kept: Unfinished | None = None,
     unit: str = "examples",
     progress: bool,
 ) -> None:
     """One pass for all readers, which see the same frame; of vectors that were kept there is nothing to run.
 
     Processes that share it run batches in turn, and each keeps what all of them read, in one order: the result is that
-    of one process.
+    of one process. With `kept` a pass goes on where a former one stopped.
     """
     if len({reader.rope for reader in readers}) > 1:
         raise ValueError("readers of one pass must see queries and keys in one frame")
@@ -78,8 +80,10 @@ def read_together(
         return [_ReadBatch.of(batch, readers) for batch in run(visit)]
 
     examples = [bundle.example(number) for number, bundle in enumerate(bundles)]
+    plan = batches.plan(examples)
+    work = of_texts(kept, [reader.examples for reader in readers], [len(run.args[0]) for run in plan])
     with bar(len(examples), unit, progress) as tick:
-        for every in in_turn(batches.plan(examples), read):
+        for every in work.in_turn(plan, read):
             for one in every:
                 one.keep(collate([examples[place] for place in one.examples]), views)
                 tick(len(one.examples))

@@ -150,7 +150,7 @@ def decompose(
     with part(1, 2, "heads"):
         scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
     picked = scores.top(top) if scores and top else picked
-    kept = save.with_name(f".{save.name}.checkpoint") if save else None
+    kept = checkpoint_of(save)
     recipe: Any = qk.Recipe(preset=preset, center=taken_off, reading=reading, metric=metric, rank=cut)  # type: ignore[arg-type]
     options |= {"recipe": recipe, "checkpoint": kept, **arguments}
     with part(2, 2, "features") if top else nullcontext():
@@ -190,7 +190,9 @@ def intervene(
     seed: Annotated[int, typer.Option(help="Of random targets and controls.")] = 0,
     batch_size: BatchOption = None,
     limit: LimitOption = None,
-    save: Annotated[Path | None, typer.Option(help="Write a run folder with a report.html.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
@@ -202,16 +204,21 @@ def intervene(
     check_sources([contrast], "test")
     check_run(run, "features")
     import qkprism as qk
+    from qkprism.runs import remove_run
 
+    SETTINGS.hold(save)
     features = qk.Features.load(run)
     examples = TextOptions.like(features).fit([contrast], "test", loading.name, limit)[0].contrast
-    effects = qk.intervene(loading.load(), examples, features, heads=heads, batch_size=batch_size, **options)
+    kept = checkpoint_of(save)
+    options |= {"heads": heads, "batch_size": batch_size, "checkpoint": kept}
+    effects = qk.intervene(loading.load(), examples, features, **options)
     if as_json:
         print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})
     else:
         _show_effects(effects)
-    if save is not None:
+    if save is not None and kept is not None:
         report = write_page(effects.save(save))
+        remove_run(kept)
         if not as_json:
             typer.echo(f"Run folder: {save}\nReport:     {report}")
 
@@ -266,6 +273,11 @@ def attribute(
         )
     if save is not None:
         typer.echo(f"Figure: {save_figure(why.plot(), save).resolve()}", err=as_json)
+
+
+def checkpoint_of(save: Path | None) -> Path | None:
+    """Where a run that is not finished is kept: beside its folder."""
+    return save.with_name(f".{save.name}.checkpoint") if save else None
 
 
 def _show(features: Any, as_json: bool) -> None:

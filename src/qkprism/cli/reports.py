@@ -71,9 +71,9 @@ def keep_and_write(
     from qkprism.catalogue import SCORES, TEXTS, written_beside
     from qkprism.explorer.keep import keep
 
-    beside = written_beside(folder)
-    if texts is not None and (TEXTS in beside or not (folder / TEXTS).exists()):  # never over a file of one's own
-        texts.write(folder / TEXTS)
+    beside, place = written_beside(folder), folder / TEXTS
+    if texts is not None and (TEXTS in beside or not place.exists() or _holds(place, texts)):  # no file of one's own
+        texts.write(place)
         beside.append(TEXTS)
     if scores is not None:
         scores.save((folder / SCORES).parent)
@@ -81,3 +81,10 @@ def keep_and_write(
     wait()  # the first process writes, all of them read
     keep(model, folder, prompts=prompts, beside=beside)
     return write_page(folder)
+
+
+def _holds(place: Path, texts: Contrast) -> bool:
+    """Whether a file is what would be written: by a process that was killed before it noted that."""
+    from qkprism.contrasts.examples import json_lines
+
+    return place.read_bytes() == "".join(f"{line}\n" for line in json_lines(texts)).encode()

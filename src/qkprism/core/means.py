@@ -72,7 +72,7 @@ class Means:
         for known, thing in zip(self.things, things, strict=True):
             known.add(thing)
         for size in range(1, len(things) + 1):
-            for some in set(map(frozenset, combinations(things, size))):
+            for some in dict.fromkeys(map(frozenset, combinations(things, size))):
                 mass, total = self.shared.get(some, (0.0, torch.zeros_like(value)))
                 self.shared[some] = mass + weight, total + value
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from qkprism.explorer.opening import OpenRun
-from qkprism.heads import Head
+from qkprism.heads import Head, is_name
 from qkprism.results.effects import GIVEN, Effects
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
@@ -52,10 +52,10 @@ def _of_effects(name: str, effects: Effects, heads: Sequence[Head]) -> Columns:
     found: Columns = {}
     rows = [row for row in effects.beats() if row["evidence"] and row["method"] == effects.methods[0]]
     for feature in effects.features:
-        moved = {Head.parse(head): effects.gain(head=head, feature=feature)[0] for head in effects.heads}
+        moved = {head: effects.gain(head=head, feature=feature)[0] for head in effects.alone}
         nearest: dict[Head, float] = {}
         for row in rows:
-            if (row["feature"], row["target"]) == (feature, GIVEN):
+            if (row["feature"], row["target"]) == (feature, GIVEN) and is_name(row["head"]):
                 head = Head.parse(row["head"])
                 nearest[head] = min(row["advantage"], nearest.get(head, math.inf))
         found[f"effect: {feature} ({name})"] = _filled(moved, heads)

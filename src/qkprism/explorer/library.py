@@ -64,7 +64,7 @@ class Library:
         found = {head for naming in self.naming.values() for head in naming.heads}
         for run in self.runs.values():
             found.update(*(scores.heads for scores in run.scores.values()))
-            found.update(*(map(Head.parse, effects.heads) for effects in run.effects.values()))
+            found.update(*(effects.alone for effects in run.effects.values()))
         return tuple(sorted(found))
 
     def answers(self) -> dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]:

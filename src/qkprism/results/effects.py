@@ -19,7 +19,7 @@ from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, spread_over_draws
 from qkprism.core.frozen import Frozen
 from qkprism.errors import QKPrismError
-from qkprism.heads import Head
+from qkprism.heads import Head, is_name
 from qkprism.results.stored import load_result, save_result
 
 if TYPE_CHECKING:
@@ -172,6 +172,11 @@ class Effects(Frozen):
         """How much more `compared` moves than without an edit, with the standard error of the paired difference."""
         at = self._place(feature, method, control, target), self._head(head)
         return float(self.gains[at]), float(self.gain_errors[at])
+
+    @property
+    def alone(self) -> tuple[Head, ...]:
+        """The heads that were edited by themselves; several that were edited together are one row of no head."""
+        return tuple(map(Head.parse, filter(is_name, self.heads)))
 
     def _place(self, feature: str, method: str | None, control: str, target: str) -> int:
         shared = control in BY_NAME and BY_NAME[control].shared

@@ -31,7 +31,7 @@ from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.runs import json_value
-from qkprism.store import Parts, check_study, read_study
+from qkprism.store import Parts, Unfinished, check_study, read_study
 from qkprism.studies.binding_prompts import BindingPrompts, binding_prompts
 from qkprism.studies.binding_study import (
     CONTRASTS,
@@ -222,7 +222,7 @@ class _BindingWork:
         def compute() -> dict[str, Features]:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Only .* effective examples")  # a note of the study says so
-                return decompose(self.model, contrasts, recipe=RECIPES, checkpoint=kept, **options)
+                return decompose(self.model, contrasts, recipe=RECIPES, checkpoint=kept.folder, **options)
 
         with self.parts.keeping("features") as kept:
             return self.parts.get_all({recipe: folder_of(recipe) for recipe in RECIPES}, compute, Features.load)
@@ -235,9 +235,11 @@ class _BindingWork:
         """
         loads: dict[str, Any] = dict.fromkeys(EFFECTS.values(), Effects.load)
         loads |= {"validation": Validation.load, "attributions": Attributions.load, "projections": Projections.load}
-        return self.parts.get_all({name: name for name in loads}, partial(self._read_tests, recipes, method), loads)
+        with self.parts.keeping("tests") as kept:
+            compute = partial(self._read_tests, recipes, method, kept)
+            return self.parts.get_all({name: name for name in loads}, compute, loads)
 
-    def _read_tests(self, recipes: Mapping[str, Features], method: str | None) -> dict[str, Any]:
+    def _read_tests(self, recipes: Mapping[str, Features], method: str | None, kept: Unfinished) -> dict[str, Any]:
         model, features, shown = self.model, recipes["ours"], self.task.test[: self.numbers.shown]
         factors = {name: name for name in CONTRASTS} | {REFLEXIVE: "label"}
         pairs = {name: self.prompts.counterfactuals(factor) for name, factor in factors.items()}
@@ -249,7 +251,7 @@ class _BindingWork:
             "attributions": attributions_reader(model, shown, features, method=method),
             "projections": projections_reader(model, shown, features),
         }
-        read_together(model, [*readers.values()], **self.common)
+        read_together(model, [*readers.values()], kept=kept, **self.common)
         return {name: reader.result() for name, reader in readers.items()}
 
     def outcome(self, features: Features) -> Effects:
@@ -257,9 +259,12 @@ class _BindingWork:
         more = [CONDITIONAL] if why_not_conditional(features) is None else []
         options: dict[str, Any] = {"outcome": "logits", "methods": [features.choices.metric, *more], "seed": self.seed}
         options |= {"draws": self.numbers.outcome_draws, **self.common}
-        return self.parts.get(
-            "outcome", lambda: intervene(self.model, self.task.test, features, **options), Effects.load
-        )
+        with self.parts.keeping("outcome") as kept:
+            return self.parts.get(
+                "outcome",
+                lambda: intervene(self.model, self.task.test, features, checkpoint=kept.folder, **options),
+                Effects.load,
+            )
 
     def examples(self, recipes: Mapping[str, Features], method: str | None) -> dict[str, Attribution]:
         """The first prompt in the head with the largest part of each feature, by our split and by the paper's."""

@@ -247,7 +247,7 @@ def _scope(
     with parts.keeping(f"features-{name}") as kept:
         features = parts.get(
             f"features-{name}",
-            lambda: decompose(model, {**task.single, **task.contrasts}, checkpoint=kept, **choices),
+            lambda: decompose(model, {**task.single, **task.contrasts}, checkpoint=kept.folder, **choices),
             Features.load,
         )
     seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}
@@ -269,12 +269,14 @@ def _scope(
         Effects.load,
         MARKED,
     )
-    effects = parts.get(
-        f"effects-{name}",
-        lambda: intervene(model, with_items(task.test), compared, item=ITEM, seed=seed, **options, **common),
-        Effects.load,
-        MARKED,
-    )
+    options |= {"item": ITEM, "seed": seed, **common}
+    with parts.keeping(f"effects-{name}") as kept:
+        effects = parts.get(
+            f"effects-{name}",
+            lambda: intervene(model, with_items(task.test), compared, checkpoint=kept.folder, **options),
+            Effects.load,
+            MARKED,
+        )
     return Scope(name, task.categories, features, compared, train, test, apart, effects)
 
 

@@ -110,7 +110,7 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[S
     seed = drawn.seed
 
     def first() -> dict[str, Any]:
-        sums: Sums = first_pass(model, drawn, seed=seed, progress=progress)
+        sums: Sums = first_pass(model, drawn, seed=seed, kept=kept, progress=progress)
         best = sums.scores.sort("accuracy").top(BEST)
         features = sums.features(best, tuple(drawn.contrasts))
         made = {"scores": sums.scores, "evidence": Evidence(sums.p_values())}
@@ -119,16 +119,19 @@ def _run_one(model: Model, parts: Parts, drawn: Task, progress: bool) -> tuple[S
     loads: dict[str, Callable[..., Any]] = {"scores": HeadScores.load, "evidence": Evidence.load}
     loads |= {"features": Features.load, "spaces": Spaces.load}
     folders = {name: part_folder(drawn.name, name) for name in loads}
-    found = of_template.get_all(folders, first, loads)
+    with of_template.keeping(f"{drawn.name}-first") as kept:
+        found = of_template.get_all(folders, first, loads)
 
     def second() -> dict[str, Any]:
         pairs = len(drawn.search)
-        proof: Proof = second_pass(model, drawn, found["features"], n_pairs=pairs, seed=seed, progress=progress)
+        options: dict[str, Any] = {"n_pairs": pairs, "seed": seed, "kept": kept, "progress": progress}
+        proof: Proof = second_pass(model, drawn, found["features"], **options)
         return vars(proof) | {"validation": proof.validation or Validation(())}
 
     loads = {"chosen_by": Effects.load, "effects": Effects.load, "scores": HeadScores.load}
     loads["validation"] = Validation.load
-    proof = Proof(**of_template.get_all({name: f"{drawn.name}-test-{name}" for name in loads}, second, loads))
+    with of_template.keeping(f"{drawn.name}-test") as kept:
+        proof = Proof(**of_template.get_all({name: f"{drawn.name}-test-{name}" for name in loads}, second, loads))
     return _row(drawn, found["scores"], found["evidence"], found["features"], proof), proof.scores
 
 

@@ -6,6 +6,7 @@ import os
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from qkprism.capture.model_source import checked, encoder_for
@@ -22,6 +23,7 @@ from qkprism.models.model import Model
 from qkprism.options import by_name, show
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
+from qkprism.store import Unfinished
 
 AnySource = Model | VectorSource
 Place = str | os.PathLike[str]  # of a contrast's file
@@ -151,6 +153,20 @@ def sets_of(features: Features | Mapping[str, Features]) -> Mapping[str, Feature
     if any(one != encodings[0] for one in encodings):
         raise QKPrismError("These sets of features were encoded differently: token, chat and rope must be equal.")
     return sets
+
+
+def unfinished(
+    checkpoint: str | os.PathLike[str] | None, source: AnySource, sets: Mapping[str, Features], job: Mapping[str, Any]
+) -> Unfinished | None:
+    """The work of a pass that reads features, kept in a folder; None without one."""
+    if checkpoint is None:
+        return None
+    model_for(source, "A checkpoint is of a pass through a model")
+    found = {
+        name: [vars(one.choices), [feature.rank for feature in one.values()], without_texts(one.provenance)]
+        for name, one in sets.items()
+    }
+    return Unfinished(Path(checkpoint), {**job, "features": found})
 
 
 def encode_like(

@@ -6,6 +6,7 @@ after an edit follows from the query, the edited keys and the row's other logits
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, overload
@@ -43,6 +44,7 @@ from qkprism.verbs.inputs import (
     model_for,
     noted,
     sets_of,
+    unfinished,
     without_texts,
 )
 from qkprism.verbs.outcomes import outcome_effects
@@ -66,6 +68,7 @@ def intervene(
     item: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Effects: ...
 @overload
@@ -86,6 +89,7 @@ def intervene(
     item: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> dict[str, Effects]: ...
 def intervene(
@@ -105,6 +109,7 @@ def intervene(
     item: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Effects | dict[str, Effects]:
     """What editing the features of some heads does, beside all controls.
@@ -135,6 +140,8 @@ def intervene(
                  independent
     batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
     seed         of random targets and controls; default 0
+    checkpoint   a folder in which a pass that was killed goes on where it was, to the identical result; None (default)
+                 keeps nothing
     progress     whether a bar is shown after two seconds; default True
     """
     choice(outcome, OUTCOMES, "an outcome")
@@ -144,11 +151,13 @@ def intervene(
     sets = sets_of(features)
     if outcome == "attention":
         readers = effects_readers(source, texts, sets, options)
-        read_together(source, [*readers.values()], batch_size=batch_size, progress=progress)
+        job = {name: reader.plan.provenance for name, reader in readers.items()}
+        kept = unfinished(checkpoint, source, sets, job)
+        read_together(source, [*readers.values()], batch_size=batch_size, kept=kept, progress=progress)
         found = {name: reader.result() for name, reader in readers.items()}
     else:
         found = {
-            name: _outcome(source, texts, one, options, together, rows, batch_size, progress)
+            name: _outcome(source, texts, one, options, together, rows, batch_size, checkpoint, progress)
             for name, one in sets.items()
         }
     effects = {name: noted(found[name], sets[name], texts) for name in sets}
@@ -163,15 +172,17 @@ def _outcome(
     together: bool,
     rows: Literal["query", "all"],
     batch_size: int | None,
+    checkpoint: str | os.PathLike[str] | None,
     progress: bool,
 ) -> Effects:
     """What the edits of one set of features do to the prediction."""
     model = model_for(model, "The effect on the prediction is that of texts")
     plan = _EditPlan.of(model, examples, features, options, outcome="logits", together=together, rows=rows)
+    kept = unfinished(checkpoint, model, {"": features}, plan.provenance)
     return outcome_effects(
         model, plan.encoded, plan.aims, plan.conditions, plan.edit,
-        together=together, rows=rows, features=features, batch_size=batch_size, provenance=plan.provenance,
-        progress=progress,
+        together=together, rows=rows, features=features, batch_size=batch_size, kept=kept,
+        provenance=plan.provenance, progress=progress,
     )  # fmt: skip
 
 

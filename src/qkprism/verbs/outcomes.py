@@ -17,6 +17,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.capture.batching import Batches, out_of_memory
+from qkprism.capture.checkpoint import of_texts
 from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.errors import QKPrismError
@@ -29,10 +30,10 @@ from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import Progress, bar
-from qkprism.ranks import in_turn
 from qkprism.ranks import ranks as this_rank
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
+from qkprism.store import Unfinished
 from qkprism.subspaces.conditions import Conditions
 from qkprism.verbs.aims import ANSWER, Aim, Aims, things_of
 
@@ -57,6 +58,7 @@ def outcome_effects(
     rows: WhichRows,
     features: Features,
     batch_size: int | None,
+    kept: Unfinished | None,
     provenance: Mapping[str, Any],
     progress: bool,
 ) -> Effects:
@@ -77,14 +79,23 @@ def outcome_effects(
     names = next(iter(conditions.values())).names
     sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
     batches, here = Batches(model, (), rope, batch_size, TOKEN_BUDGET), this_rank()
-    with bar(sum(map(len, aims.values())) * len(sets) * len(names), "edited texts", progress) as tick:
+    plan = batches.split(encoded)
+    work = of_texts(kept, [encoded], list(map(len, plan)))
+    each, told, reached = len(sets) * len(names), [0], 0
+    with bar(sum(map(len, aims.values())) * each, "edited texts", progress) as tick:
+
+        def count(texts: int) -> None:
+            told[0] += texts
+            tick(texts)
 
         def measure(part: Sequence[EncodedExample]) -> list[list[_Measured]]:
-            return [*batches.each(part, lambda batch: runner.measure(batch, lambda texts: tick(texts * here.count)))]
+            return [*batches.each(part, lambda batch: runner.measure(batch, lambda texts: count(texts * here.count)))]
 
-        found = chain.from_iterable(in_turn(batches.split(encoded), measure))
+        found = chain.from_iterable(work.in_turn(plan, measure))
         for target, values, weight, things in chain.from_iterable(found):
             sums[target].add(values, weight, things)
+            reached += len(weight) * each
+            count(max(0, reached - told[0]))  # of what a former process had measured
     labels = [_name(edited) for edited in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in edited]).sum(0) for edited in sets])
     notes = [note for condition in conditions.values() for note in condition.notes]

@@ -7,6 +7,7 @@ itself (`truth="rerun"`) shows what the exchange does to the model as a whole.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,7 +50,7 @@ from qkprism.subspaces.conditions import (
 from qkprism.subspaces.intervention import EditRows, key_changes, values_of
 from qkprism.subspaces.modulation import head_modulation
 from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
-from qkprism.verbs.inputs import AnySource, Heads, heads_with_features, model_for, noted, sets_of
+from qkprism.verbs.inputs import AnySource, Heads, heads_with_features, model_for, noted, sets_of, unfinished
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
 WHOLE = "whole key"
@@ -69,6 +70,7 @@ def validate(
     truth: Truth = "keys",
     methods: Sequence[str] | None = None,
     batch_size: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Validation:
     """Compare the edits and attributions of features with true counterfactuals.
@@ -91,11 +93,17 @@ def validate(
                  and the paper's attribution are always there, and so are the permuted control and key draws beside
                  "conditional"
     batch_size   texts that are run at once; None (default) goes by tokens, and halves where memory runs out
+    checkpoint   a folder in which a pass that was killed goes on where it was, to the identical result; None (default)
+                 keeps nothing
     progress     whether a bar is shown after two seconds; default True
     """
     source = model_for(source, "A true counterfactual is a text in which a factor was exchanged")
     reader = validation_reader(source, pairs, features, heads=heads, truth=truth, methods=methods)
-    read_together(source, [reader], batch_size=batch_size, unit="texts", progress=progress)
+    sets = reader.pairs.sets
+    edits = [[f"{head}", one.conditions.names] for of_set in sets.values() for head, one in of_set.items()]
+    job = {**reader.provenance, "edits": edits, "changes": reader.pairs.changes}
+    kept = unfinished(checkpoint, source, sets_of(features), job)
+    read_together(source, [reader], batch_size=batch_size, kept=kept, unit="texts", progress=progress)
     return noted(reader.result(), features, pairs)
 
 
