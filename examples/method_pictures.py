@@ -32,13 +32,13 @@ def features(sets: dict[str, tuple[Tensor, Tensor, Tensor]], **choices) -> qk.Fe
 def panels(*titles: str) -> go.Figure:
     figure = make_subplots(1, len(titles), subplot_titles=titles, horizontal_spacing=0.09)
     figure.update_layout(
-        template="plotly_white", width=840, height=440, margin={"l": 60, "r": 16, "t": 36, "b": 110},
-        font={"family": "Helvetica, Arial, sans-serif", "size": 14, "color": INK},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
+        template="plotly_white", width=720, height=440, margin={"l": 60, "r": 16, "t": 36, "b": 110},
+        font={"family": "Helvetica, Arial, sans-serif", "size": 17, "color": INK},
+        legend={"orientation": "h", "y": -0.17, "yanchor": "top"},
     )  # fmt: skip
-    figure.update_annotations(font={"size": 15, "color": INK})
-    figure.update_xaxes(gridcolor=GRID, zeroline=False, linecolor=MUTED, showline=True)
-    figure.update_yaxes(gridcolor=GRID, zeroline=False, linecolor=MUTED, showline=True)
+    figure.update_annotations(font={"size": 17, "color": INK})
+    figure.update_xaxes(title_font_size=16, gridcolor=GRID, zeroline=False, linecolor=MUTED, showline=True)
+    figure.update_yaxes(title_font_size=16, gridcolor=GRID, zeroline=False, linecolor=MUTED, showline=True)
     return figure
 
 
@@ -49,13 +49,11 @@ def arrow(figure: go.Figure, panel: int, start: Tensor, end: Tensor, color: str,
     figure.add_annotation(x=x, y=y, ax=ax, ay=ay, text="", **axes, **head)
 
 
-def dots(
-    figure: go.Figure, panel: int, at: Tensor, color: str, name: str, symbol: str = "circle", size: int = 6
-) -> None:
+def dots(figure: go.Figure, panel: int, at: Tensor, color: str, name: str = "", symbol: str = "circle") -> None:
     x, y = at.T.tolist()
-    marker = {"color": color, "symbol": symbol, "size": size}
+    told = {"name": name, "legendgroup": name, "showlegend": bool(name) and panel == 1}
     figure.add_scatter(
-        x=x, y=y, mode="markers", marker=marker, name=name, legendgroup=name, showlegend=panel == 1, row=1, col=panel
+        x=x, y=y, mode="markers", marker={"color": color, "symbol": symbol, "size": 6}, **told, row=1, col=panel
     )
 
 
@@ -65,7 +63,7 @@ def centring() -> go.Figure:
     query = torch.stack([torch.full_like(value, 6.0), value], 1) + 0.2 * normal(3, EXAMPLES, 2)
     positive = torch.stack([torch.full_like(value, 1.0), value], 1) + 0.25 * normal(4, EXAMPLES, 2)
     negative = torch.stack([torch.full_like(value, -1.0), other], 1) + 0.25 * normal(5, EXAMPLES, 2)
-    figure = panels("mean query kept: the direction is salience", "mean query taken off: it is the match")
+    figure = panels("mean query kept: salience", "mean query taken off: match")
     for panel, center in enumerate(("none", "query"), 1):
         for keys, side, color in ((positive, "positive keys", BLUE), (negative, "negative keys", ORANGE)):
             dots(figure, panel, keys[:120], color, side)
@@ -91,7 +89,7 @@ def metric() -> go.Figure:
     noise = 0.08 * normal(8, 4, EXAMPLES, 2)
     start, target = torch.tensor([[-1.0, -1.0], [1.0, 1.0]], dtype=torch.float64)
     change = torch.tensor([[1.0, 0.85], [0.0, 0.75]], dtype=torch.float64)
-    figure = panels("in these coordinates both swaps are right", "in others the orthogonal one misses")
+    figure = panels("some coordinates: both land", "others: one overshoots")
     for panel, basis in enumerate((torch.eye(2, dtype=torch.float64), change), 1):
         sets = {
             name: (
@@ -103,8 +101,7 @@ def metric() -> go.Figure:
         for one, color in {-1.0: ORANGE, 1.0: BLUE}.items():
             for other, symbol in {-1.0: "circle", 1.0: "square"}.items():
                 corner = torch.tensor([one, other], dtype=torch.float64) + 0.08 * normal(9, 40, 2)
-                name = f"{'orange' if one < 0 else 'blue'}, {'round' if other < 0 else 'square'}"
-                dots(figure, panel, corner @ basis.T, color, name, symbol)
+                dots(figure, panel, corner @ basis.T, color, symbol=symbol)
         rival = features(sets, metric="raw", rank=1)["color", HEAD].key_basis[:, :1]
         ours = features(sets, metric="contrast", rank=1).joint(HEAD)["color"]
         for projector, color, width, name in (
@@ -115,7 +112,8 @@ def metric() -> go.Figure:
             arrow(figure, panel, begin, begin + step, color, width)
             line = {"color": color, "width": width}
             figure.add_scatter(x=[None], y=[None], mode="lines", line=line, name=name, showlegend=panel == 1)
-    figure.update_xaxes(title="first coordinate of the head")
+    figure.update_xaxes(title="first coordinate of the head", showticklabels=False)
+    figure.update_yaxes(showticklabels=False)
     figure.update_yaxes(title="second coordinate", col=1)
     return figure
 
@@ -166,7 +164,11 @@ def controls() -> go.Figure:
             marker={"color": color, "size": size, "opacity": 0.7},
         )
     for name, at in ends.items():
-        figure.add_vline(at, line={"color": INK, "dash": "dot"}, annotation={"text": name, "yref": "paper", "y": 1.1})
+        figure.add_vline(
+            at,
+            line={"color": INK, "dash": "dot"},
+            annotation={"text": name, "yref": "paper", "y": 1.1, "xanchor": "center"},
+        )
     figure.update_xaxes(title="attention on the other key after the swap", range=[0, 1])
     figure.update_layout(showlegend=False, height=320, margin={"l": 140, "r": 16, "t": 36, "b": 60})
     return figure
