@@ -189,7 +189,7 @@ def test_survey__with_features_says_what_they_rebuild_beside_permuted_labels():
             assert same == (not ours)
     stages = atlas.coverage().set_index("with")
     assert stages["variation"]["+ named"] == pytest.approx(frame["variation: + named"].median())
-    assert stages["suffice"]["+ match 16"] == pytest.approx(frame["suffice: + match 16"].mean())
+    assert stages["rows within 0.1"]["+ match 16"] == pytest.approx(frame["suffice: + match 16"].mean())
     assert "With named features" in " ".join(atlas_in_words(atlas))
     assert "With named features" not in " ".join(atlas_in_words(without))
 

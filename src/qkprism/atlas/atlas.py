@@ -168,8 +168,8 @@ class Atlas:
     def coverage(self) -> pd.DataFrame:
         """A row a stage of the split: how far its rows are from the true ones on held-out text, over all heads.
 
-        `variation` and `later` (without the first token) are medians over heads, `suffice` is the mean share of rows
-        within 0.1, and `heads` the share of heads whose mean variation is.
+        `variation` and `without first` (token) are medians over heads; then the mean share of rows within 0.1, and the
+        share of heads whose mean variation is.
         """
         import pandas as pd
 
@@ -179,9 +179,9 @@ class Atlas:
             {
                 "with": stages,
                 "variation": [float(frame[f"variation: {stage}"].median()) for stage in stages],
-                "later": [float(frame[f"variation without first: {stage}"].median()) for stage in stages],
-                "suffice": [float(frame[f"suffice: {stage}"].mean()) for stage in stages],
-                "heads": [float((frame[f"variation: {stage}"] < SUFFICE).mean()) for stage in stages],
+                "without first": [float(frame[f"variation without first: {stage}"].median()) for stage in stages],
+                f"rows within {SUFFICE}": [float(frame[f"suffice: {stage}"].mean()) for stage in stages],
+                f"heads within {SUFFICE}": [float((frame[f"variation: {stage}"] < SUFFICE).mean()) for stage in stages],
             }
         )
 

@@ -96,9 +96,8 @@ def _surveyed(loading: Loading, save: Path | None, texts: list[Path] | None, **o
 def _print_atlas(found: Atlas) -> None:
     from qkprism.atlas.words import atlas_in_words
 
-    print_table(
-        found.coverage(), [*found.coverage()], "Rows rebuilt from parts alone, on held-out text: medians over heads"
-    )
+    coverage = found.coverage().round(3)
+    print_table(coverage, [*coverage], "Rows rebuilt from parts alone, on held-out text (total variation: 0 is exact)")
     columns = ["head", "attention: first token", "attention: distance 1", "attention: after the same token"]
     best = found.to_frame().sort_values("attention: after the same token", ascending=False).head(10)
     print_table(best, columns, "Heads that attend to what followed the same token before")

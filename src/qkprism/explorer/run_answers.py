@@ -42,7 +42,8 @@ def start_answer(model: str, loads_as: str, atlas: Atlas | None, runs: Mapping[s
 def _of_model(model: str, atlas: Atlas | None) -> list[list[Piece]]:
     if atlas is None:
         return [_no_atlas(model)] if model else []  # the toy is of none
-    words: list[list[Piece]] = [[said] for said in atlas_in_words(atlas)]
+    table: Piece = {"text": "Table: coverage", "go": {"view": "run", "run": "", "table": "coverage"}}
+    words: list[list[Piece]] = [[said, " ", table] for said in atlas_in_words(atlas)]
     return [_model(model, atlas), _decides(atlas), *words]
 
 
