@@ -18,12 +18,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from qkprism.errors import QKPrismError
 from qkprism.files import is_unused, path_of
 from qkprism.runs import json_value
+from qkprism.store import Parts
 from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
 from qkprism.toy.clouds import Point, clouds
 from qkprism.toy.contrasts import Sampling
@@ -34,14 +36,14 @@ from qkprism.toy.recovery import Recovery
 from qkprism.toy.results import Study
 from qkprism.toy.stack import Protocol, protocol_named
 from qkprism.toy.store import load_heads
-from qkprism.toy.tables import kept, load_tables
+from qkprism.toy.tables import KIND, VERSION, Kinds, Tables
 from qkprism.toy.task import ToyTask, Variant
 from qkprism.toy.training import TrainingProgress, check_cells, checkpoint_of, train
 from qkprism.toy.truth import CONDITION, rebased
 
-PORTRAIT: Mapping[str, type[Any]] = {"recovered": Recovery, "swaps": Swap, "parts": PartError}
-LIMITS: Mapping[str, type[Any]] = {"limits": Limit, "ranks_at": RankAt}
-CLOUDS: Mapping[str, type[Any]] = {"clouds": Point}
+PORTRAIT: Kinds = {"recovered": Recovery, "swaps": Swap, "parts": PartError}
+LIMITS: Kinds = {"limits": Limit, "ranks_at": RankAt}
+CLOUDS: Kinds = {"clouds": Point}
 PORTRAITS = ("trained", "untrained", "rebased")
 PARTS = {**dict.fromkeys(PORTRAITS, PORTRAIT), "limits": LIMITS, "clouds": CLOUDS}
 
@@ -49,11 +51,11 @@ PARTS = {**dict.fromkeys(PORTRAITS, PORTRAIT), "limits": LIMITS, "clouds": CLOUD
 def load_study(folder: str | os.PathLike[str]) -> Study:
     """A finished study, as it is in its folder; nothing is computed."""
     place = Path(folder)
-    loaded = {name: load_tables(place / name, kinds) for name, kinds in PARTS.items()}
+    loaded = {name: Tables.load(kinds, place / name) for name, kinds in PARTS.items()}
     stored = load_heads(place / "heads")
-    cells = dict.fromkeys(Cell.from_json(state) for state, *_ in loaded["trained"][0]["heads"])
-    _check(place, {name: job for name, (job, _) in loaded.items()}, cells, stored)
-    tables = {name: found for name, (_, found) in loaded.items()}
+    cells = dict.fromkeys(Cell.from_json(state) for state, *_ in loaded["trained"].job["heads"])
+    _check(place, {name: part.job for name, part in loaded.items()}, cells, stored)
+    tables = {name: part.rows for name, part in loaded.items()}
     of_trained, of_untrained, of_rebased = (Portrait(**tables[name]) for name in PORTRAITS)
     heads = {cell: stored[cell] for cell in cells}
     return Study(heads, of_trained, of_untrained, of_rebased, **tables["limits"], **tables["clouds"])
@@ -141,7 +143,7 @@ class _ToyWork:
         more = {"depth": asdict(counted), "condition": CONDITION if name == "rebased" else 1}
         return Portrait(**self.kept(name, heads, PORTRAIT, make, more))
 
-    def ends(self, heads: Sequence[ToyHead]) -> dict[str, tuple[Any, ...]]:
+    def ends(self, heads: Sequence[ToyHead]) -> Mapping[str, Any]:
         def make() -> dict[str, Sequence[Any]]:
             self.say(f"correlated latents, few examples and other thresholds in {len(heads)} heads")
             found = ends(heads, self.sampling, self.depth.most)
@@ -153,13 +155,16 @@ class _ToyWork:
         self,
         name: str,
         heads: Sequence[ToyHead],
-        kinds: Mapping[str, type[Any]],
+        kinds: Kinds,
         make: Callable[[], dict[str, Sequence[Any]]],
         more: Mapping[str, Any] | None = None,
-    ) -> dict[str, tuple[Any, ...]]:
+    ) -> Mapping[str, Any]:
         """Tables of some heads: the job is which heads, how they were trained, and how contrasts are drawn."""
         which = [[asdict(head.cell), head.steps, head.loss] for head in heads]
-        return kept(self.place / name, {"heads": which, "sampling": asdict(self.sampling), **(more or {})}, kinds, make)
+        job = {"version": VERSION, "heads": which, "sampling": asdict(self.sampling), **(more or {})}
+        return (
+            Parts(self.place, KIND, job).get(name, lambda: Tables(job, kinds, make()), partial(Tables.load, kinds)).rows
+        )
 
 
 def _check_place(place: Path) -> None:

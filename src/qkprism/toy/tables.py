@@ -1,53 +1,49 @@
-"""Tables of the study as run folders: rows of one kind, columns on disk, made once.
-
-A table knows the job it was made for; asked for another, it is made anew.
-"""
+"""Tables of the study as run folders: rows of one kind, columns on disk. They are parts of the study (`store.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from qkprism.errors import QKPrismError
-from qkprism.runs import MANIFEST, check_place, json_value, read_run, write_run
+from qkprism.runs import read_run, write_run
 from qkprism.toy.cells import Cell
 
 KIND = "toy-table"
 VERSION = 2  # of what the columns mean: tables of another one are made anew
-Tables = Mapping[str, Sequence[Any]]
+Kinds = Mapping[str, type[Any]]  # of the rows of a table by its name
 
 
-def kept(
-    folder: Path, job: Mapping[str, Any], kinds: Mapping[str, type[Any]], make: Callable[[], Tables]
-) -> dict[str, tuple[Any, ...]]:
-    """The tables of a folder if they are of this job, else those that `make` gives, which are kept there."""
-    check_place(folder, KIND)
-    wanted = json_value({"version": VERSION, **job})
-    if (folder / MANIFEST).exists():
+@dataclass(frozen=True)
+class Tables:
+    """Tables by name, and what they were made for."""
+
+    job: Mapping[str, Any]
+    kinds: Kinds
+    rows: Mapping[str, Any]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run folder."""
+        columns = {name: _columns(rows, self.kinds[name]) for name, rows in self.rows.items()}
+        cells = list(dict.fromkeys(row.cell for rows in self.rows.values() for row in rows))
+        numbers = {cell: i for i, cell in enumerate(cells)}
+        for table in columns.values():
+            table["cell"] = [numbers[cell] for cell in table["cell"]]
+        return write_run(folder, KIND, {"job": self.job, "cells": list(map(asdict, cells)), "tables": columns}, {})
+
+    @classmethod
+    def load(cls, kinds: Kinds, folder: str | os.PathLike[str]) -> Tables:
+        """Read what `save` wrote."""
         manifest, _ = read_run(folder, KIND)
-        if manifest["job"] == wanted and _has(manifest, kinds):
-            return _restored(manifest, kinds)
-    tables = {name: tuple(rows) for name, rows in make().items()}
-    columns = {name: _columns(rows, kinds[name]) for name, rows in tables.items()}
-    cells = list(dict.fromkeys(row.cell for rows in tables.values() for row in rows))
-    numbers = {cell: i for i, cell in enumerate(cells)}
-    for table in columns.values():
-        table["cell"] = [numbers[cell] for cell in table["cell"]]
-    write_run(folder, KIND, {"job": wanted, "cells": [asdict(cell) for cell in cells], "tables": columns}, {})
-    return tables
+        if manifest["job"].get("version") != VERSION or not _has(manifest, kinds):
+            raise QKPrismError(f"{folder} was written by another version. Run the study again.")
+        return cls(manifest["job"], kinds, _restored(manifest, kinds))
 
 
-def load_tables(folder: Path, kinds: Mapping[str, type[Any]]) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """The job that the tables of a folder were made for, and the tables."""
-    manifest, _ = read_run(folder, KIND)
-    if manifest["job"].get("version") != VERSION or not _has(manifest, kinds):
-        raise QKPrismError(f"{folder} was written by another version. Run the study again.")
-    return manifest["job"], _restored(manifest, kinds)
-
-
-def _has(manifest: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> bool:
+def _has(manifest: Mapping[str, Any], kinds: Kinds) -> bool:
     """Has it these tables, with all their columns?"""
     tables = manifest.get("tables", {})
     return set(tables) == set(kinds) and all(
@@ -60,7 +56,7 @@ def _columns(rows: Iterable[Any], kind: type[Any]) -> dict[str, list[Any]]:
     return {column.name: [getattr(row, column.name) for row in every] for column in fields(kind)}
 
 
-def _restored(manifest: Mapping[str, Any], kinds: Mapping[str, type[Any]]) -> dict[str, tuple[Any, ...]]:
+def _restored(manifest: Mapping[str, Any], kinds: Kinds) -> dict[str, tuple[Any, ...]]:
     cells = [Cell.from_json(state) for state in manifest["cells"]]
     found = {}
     for name, kind in kinds.items():
