@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, atlas = explained()
     folder = tmp_path_factory.mktemp("mailed")
     texts = contrast(40)
-    features = qk.decompose(model, texts, rank=2, progress=False)
+    features = qk.decompose(model, texts, recipe=qk.Recipe(rank=2), progress=False)
     place = features.save(folder / "boxes")
     qk.find_heads(model, texts, progress=False).save(place / "heads")
     texts[:12].write(place / "contrast.jsonl")
@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     effects = qk.intervene(model, texts[:6], features, draws=2, progress=False).save(folder / "effects")
     qk.report(place, atlas).save(folder / "boxes.html")
     qk.report(place, effects).save(folder / "both.html")
+    qk.report(effects).save(folder / "effects.html")
     return folder
 
 
@@ -44,8 +45,8 @@ def test_mailed__every_view_opens_and_numbers_lead_to_what_they_are_made_of(watc
     page = watched
     offline(page, run / "boxes.html")
     page.wait_for_selector(".map .cell[data-head='L1H2']")
-    page.locator(".sentences .link", has_text="Table: features").first.click()
-    page.wait_for_selector("section[aria-label='boxes'] table td:not(.words):has-text('L0H0')")
+    page.locator(".sentences .number").nth(1).click()  # after the name of a head
+    page.wait_for_selector("section[aria-label='boxes'] tr.best td:has-text('L')")
     page.go_back()
     page.locator(".sentences .link", has_text="L").first.click()
     page.wait_for_selector(".head-panel .feature")
@@ -69,6 +70,15 @@ def test_mailed__a_feature_is_seen_with_the_texts_that_were_kept(watched: Any, r
     page.wait_for_selector(".feature")
     page.locator(".feature button", has_text="See keys and queries").first.click()
     page.wait_for_selector(".feature .computed")
+
+
+def test_mailed__effects_alone_show_every_control_in_the_panel_of_a_head(watched: Any, run: Path) -> None:
+    page = watched
+    effects = qk.Effects.load(run / "effects")
+    offline(page, run / "effects.html", "heads")
+    page.locator(f".cell[data-head='{effects.heads[0]}']").click()
+    page.wait_for_selector(".feature .proof-row")
+    assert page.locator(".feature .proof-row").count() == len({entry.control for entry in effects.entries})
 
 
 def test_mailed__figures_are_drawn_without_the_network(watched: Any, run: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from typing import Any
@@ -9,9 +11,9 @@ from typing import Any
 
 def kept_in(page: str) -> list[dict[str, Any]]:
     """The questions of a page, each with its words and its answer; nothing else in it is fetched from anywhere."""
-    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    match = re.search(r'<script type="application/gzip" id="data">(.*?)</script>', page)
     assert match
-    body = json.loads(match[1])
+    body = json.loads(gzip.decompress(base64.b64decode(match[1])))
     assert body["format"] == 2
     found: list[dict[str, Any]] = body["kept"]
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from functools import cache
@@ -14,11 +13,13 @@ from starlette.testclient import TestClient
 
 import qkprism as qk
 import qkprism.explorer.desk as desk_module
+from mailed import kept_in
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import MEANINGS
 from qkprism.explorer.app import LARGEST, explorer_app
-from qkprism.explorer.assets import IMPORT, asset, asset_names, one_page, one_script
+from qkprism.explorer.assets import IMPORT, asset, asset_names, one_script
 from qkprism.explorer.desk import LONGEST, Desk
+from qkprism.explorer.mail import KeptAnswer, mailed_page
 from qkprism.explorer.opening import OpenRun, opened
 from qkprism.explorer.worker import Worker
 from qkprism.figures.explanation import COLORS
@@ -242,7 +243,9 @@ def test_parts__each_has_its_meaning() -> None:
 
 
 def test_mailed_page__data_cannot_leave_its_script() -> None:
-    page = one_page("<b>", json.dumps({"x": "</script><img src=x>"}).encode())
+    hostile = KeptAnswer("</script><img src=x>", {}, "<!--")
+    page = mailed_page("<b>", [hostile])
+    assert kept_in(page) == [hostile.to_json()]
     assert "</script><img" not in page
     assert "<title>qkprism: &lt;b&gt;</title>" in page
     assert not re.search(r"(src|href)=\"static/", page)

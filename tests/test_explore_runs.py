@@ -17,9 +17,9 @@ from qkprism.explorer.clouds import cloud_answer
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import Draft
 from qkprism.explorer.evidence import evidence_answer, seen_answer
-from qkprism.explorer.opening import OpenRun, open_run, opened
+from qkprism.explorer.opening import OpenRun, open_run, open_runs, opened
 from qkprism.explorer.proofs import Proofs, checks_told
-from qkprism.explorer.run_answers import table_answer
+from qkprism.explorer.run_answers import pieces, table_answer
 from qkprism.heads import Head
 from qkprism.results.validation import TruthCheck, Validation
 from qkprism.runs import write_run
@@ -74,6 +74,11 @@ def test_open_run__a_study_is_its_parts_and_the_toy_its_tables(tmp_path: Path) -
     assert table_answer(frame)["rows"][1] == ["d=2", None]
 
 
+def test_open_runs__are_called_as_their_folders_and_by_their_paths_where_these_are_the_same(tmp_path: Path) -> None:
+    places = [features().save(tmp_path / folder / "mine") for folder in ("one", "two")]
+    assert list(open_runs(places)) == ["mine", str(places[1])]
+
+
 def test_start__says_what_was_found_and_leads_to_heads_and_tables(tmp_path: Path) -> None:
     opened = open_run(features().save(tmp_path / "f"))
     for runs in ({}, {"f": opened}):
@@ -85,8 +90,22 @@ def test_start__says_what_was_found_and_leads_to_heads_and_tables(tmp_path: Path
         assert heads
         assert all(made.library.head(name)["head"] == name for name in heads)
         places = [piece["go"] for piece in links if piece.get("go", {}).get("view") == "run"]
-        assert places
-        assert all(made.library.table(place["run"], place["table"])["n"] for place in places)
+        tables = [place for place in places if "table" in place]
+        assert tables
+        assert all(made.library.table(place["run"], place["table"])["n"] for place in tables)
+        left = [piece for pieces in sentences for piece in pieces if isinstance(piece, str)]
+        assert [words for words in left if re.search(r"(?<![\w.:-])\d", words)] == []  # a number that leads nowhere
+
+
+def test_pieces__numbers_lead_to_their_table_and_to_the_head_named_before() -> None:
+    source = {"view": "run", "run": "mine", "table": "features"}
+    said = pieces(
+        "Of 1,024 keys in SmolLM2-135M, L1H2 has +0.31 ± 0.02, q < 1e-20; z1 is train:8. 4 of 9, 2 to 3.", source
+    )
+    numbers = {piece["text"]: piece["go"] for piece in said if isinstance(piece, dict) and "text" in piece}
+    assert list(numbers) == ["1,024", "+0.31 ± 0.02", "1e-20", "4 of 9", "2 to 3"]
+    assert numbers["1,024"] == source
+    assert numbers["1e-20"] == {**source, "head": "L1H2"}
 
 
 def test_heads__have_a_column_for_every_score_of_every_run(tmp_path: Path) -> None:
@@ -176,6 +195,31 @@ def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tm
         before = evidence["sentence"].partition("not clearly more")[0]
         assert all(name in before for name in named)
     assert desk({}).library.evidence(effects.heads[0])["features"] == []
+
+
+def test_evidence__effects_alone_are_told_with_every_control(tmp_path: Path) -> None:
+    effects = qk.intervene(explained()[0], contrast(30, seed=5), features(), draws=2, progress=False)
+    for run in (open_run(effects.save(tmp_path / "e")), opened("e", effects)):
+        told = desk({"e": run}).library.evidence(effects.heads[0])
+        assert told["features"] == []
+        (edited,) = told["edited"]
+        (effect,) = edited["effects"]
+        assert {row["control"] for row in effect["rows"]} == {entry.control for entry in effects.entries}
+        gain, error = effects.gain(head=effects.heads[0], feature="boxes")
+        own = next(row for row in effect["rows"] if row["control"] == "feature")
+        assert (own["gain"], own["error"]) == pytest.approx((gain, error), abs=1e-4)
+        assert told["sentence"].startswith(f"{effects.heads[0]}: an edit of boxes alone")
+    both = desk({"e": run, "f": open_run(features().save(tmp_path / "f"))}).library.evidence(effects.heads[0])
+    assert both["edited"] == []
+    assert len(both["features"][0]["effects"]) == 1
+
+
+def test_open_run__answers_that_another_version_kept_are_not_shown_and_a_note_says_what_to_do(tmp_path: Path) -> None:
+    folder = features().save(tmp_path / "f")
+    (folder / "kept.json").write_text('{"format": 1, "beside": {}, "kept": []}')
+    run = open_run(folder)
+    assert run.kept == ()
+    assert f"`qkprism report {folder} --model MODEL` asks" in run.notes[-1]
 
 
 def test_evidence__a_proof_that_cannot_be_read_is_a_sentence_and_the_rest_is_told(tmp_path: Path) -> None:

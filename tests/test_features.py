@@ -319,6 +319,7 @@ def test_load__refuses_damaged_and_foreign_folders(factors, tmp_path, damage):
     with pytest.raises(QKPrismError) as caught:
         Features.load(run)
     assert "\n" not in str(caught.value)
+    assert ("Make it again with this one." in str(caught.value)) == (damage == "version")
 
 
 def test_feature__a_constant_query_has_nothing_to_match():

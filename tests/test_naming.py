@@ -190,8 +190,8 @@ def test_survey__with_features_says_what_they_rebuild_beside_permuted_labels():
     stages = atlas.coverage().set_index("with")
     assert stages["variation"]["+ named"] == pytest.approx(frame["variation: + named"].median())
     assert stages["rows within 0.1"]["+ match 16"] == pytest.approx(frame["suffice: + match 16"].mean())
-    assert "With named features" in " ".join(atlas_in_words(atlas))
-    assert "With named features" not in " ".join(atlas_in_words(without))
+    assert "With named features" in " ".join(one.sentence for one in atlas_in_words(atlas))
+    assert "With named features" not in " ".join(one.sentence for one in atlas_in_words(without))
 
 
 @pytest.mark.parametrize("rope", ["post", "relative"])

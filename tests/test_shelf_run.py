@@ -190,7 +190,7 @@ def test_open_run__a_shelf_of_another_version_is_shown_and_names_no_parts(made, 
     atlas = qk.survey(model, ["garage the box of the key " * 20], windows=4, length=32, progress=False)
     desk = Desk.ready(model, atlas, {"old": run, "table": open_run(made.save(tmp_path / "table"))})
     assert desk.explain("the box of the key the box of the key", None)["edges"]
-    assert "contrast: duplicate" in {column["name"] for column in desk.library.tell_heads()["columns"]}
+    assert "accuracy: duplicate" in {column["name"] for column in desk.library.tell_heads()["columns"]}
 
 
 def test_row__holds_only_if_all_three_do():

@@ -226,7 +226,7 @@ def test_compare__a_study_of_another_version_is_one_clear_line(finished, monkeyp
         cli.main()
     assert left.value.code == 2
     told = capsys.readouterr().err
-    assert "saved by another version" in told
+    assert "written by another version" in told
     assert "Start the study in" in told
 
 

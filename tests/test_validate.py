@@ -232,7 +232,7 @@ def test_verdict__says_in_how_many_heads_and_how_wrong():
 def test_validate__an_earlier_version_is_one_clear_line(tmp_path):
     fewer = tuple(check("L0H0", 1.0, 0.5, 1.2))[:-1]
     Validation((fewer,)).save(tmp_path / "old")
-    with pytest.raises(QKPrismError, match="saved by another version"):
+    with pytest.raises(QKPrismError, match="written by another version"):
         Validation.load(tmp_path / "old")
 
 

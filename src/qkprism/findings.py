@@ -16,6 +16,7 @@ class Finding(NamedTuple):
 class Claim(NamedTuple):
     """What a paper says, what this run says to it, the verdict on both, and the rule that the verdict follows.
 
+    `table` is the one that the run's numbers are in, "" where they are of several.
     The verdict is "agrees", "in part", "differs", "not clear", "new" where the paper says nothing, or "".
     """
 
@@ -24,6 +25,7 @@ class Claim(NamedTuple):
     verdict: str
     here: str
     rule: str = ""
+    table: str = ""
 
 
 def findings(sentences: Iterable[str], table: str = "") -> list[Finding]:

@@ -156,10 +156,15 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(manifest["files"], dict) or not all(map(_is_entry, manifest["files"].values())):
         raise QKPrismError(f"{path} is not the manifest of a qkprism run: it does not say which files there are.")
     if manifest["qkprism"] != FORMAT:
-        raise QKPrismError(f"{folder} has run format {manifest['qkprism']!r}; this version of qkprism reads {FORMAT}.")
+        raise of_another_version(folder, f"its format is {manifest['qkprism']!r}, and {FORMAT} is read")
     if manifest.pop("digest") != _body_digest(manifest):
         raise QKPrismError(f"{path} is damaged: it is not what was written. Make the run again.")
     return manifest
+
+
+def of_another_version(folder: object, why: str) -> QKPrismError:
+    """What to do about a run that is whole, and yet cannot be read."""
+    return QKPrismError(f"{folder} was written by another version of qkprism ({why}). Make it again with this one.")
 
 
 def _is_entry(entry: object) -> bool:

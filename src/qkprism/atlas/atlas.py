@@ -21,7 +21,7 @@ from qkprism.atlas.sums import KINDS, LayerSums, by_layer
 from qkprism.core.row_split import MatchDirections
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.runs import read_run, write_run
+from qkprism.runs import of_another_version, read_run, write_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,7 +219,7 @@ class Atlas:
             strongest = {Head.parse(head): tuple(StrongRow(**row) for row in rows) for head, rows in stored}
             return cls(layers, scores, strongest, manifest["provenance"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise QKPrismError(f"{folder} is damaged: its manifest does not fit its tensors ({error!r}).") from error
+            raise of_another_version(folder, repr(error)) from error
 
     def __repr__(self) -> str:
         text = self.provenance.get("text", {})

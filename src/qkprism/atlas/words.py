@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from qkprism.atlas.atlas import SUFFICE, Atlas
+from qkprism.findings import Finding, findings
 
 
-def atlas_in_words(atlas: Atlas) -> list[str]:
+def atlas_in_words(atlas: Atlas) -> list[Finding]:
     """What rebuilds rows of attention on plain text, in the median head."""
     frame, stages, text = atlas.to_frame(), atlas.coverage().set_index("with"), atlas.provenance["text"]
     rows = stages[f"rows within {SUFFICE}"]
@@ -14,11 +15,11 @@ def atlas_in_words(atlas: Atlas) -> list[str]:
     told = [
         f"In the median of {len(frame)} heads, place and salience alone rebuild a row of attention to within "
         f"{three:.2f} of total variation; 16 directions of match bring it to {sixteen:.2f}. They suffice (within "
-        f"{SUFFICE}) in {rows['+ asked position']:.0%} of all rows. {first} heads rest on the first token in most "
-        f"rows. All this was measured on {text['held_out_rows']:,} rows of {text['held_out_tokens']:,} tokens that "
-        f"were held out ({text['origin']})."
+        f"{SUFFICE}) in {rows['+ asked position']:.0%} of all rows. All this was measured on {text['held_out_rows']:,} "
+        f"rows of {text['held_out_tokens']:,} tokens that were held out ({text['origin']})."
     ]
     if "+ named" in stages.index:
         named, permuted = (rows[stage] for stage in ("+ named", "+ permuted labels"))
         told.append(f"With named features {named:.0%} of rows suffice; with as much of permuted labels {permuted:.0%}.")
-    return told
+    rest = Finding(f"{first} heads rest on the first token in most rows.", "atlas")
+    return [*findings(told, "coverage"), rest]

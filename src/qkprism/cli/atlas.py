@@ -101,7 +101,7 @@ def _print_atlas(found: Atlas) -> None:
     columns = ["head", "attention: first token", "attention: distance 1", "attention: after the same token"]
     best = found.to_frame().sort_values("attention: after the same token", ascending=False).head(10)
     print_table(best, columns, "Heads that attend to what followed the same token before")
-    print_sentences(atlas_in_words(found))
+    print_sentences([one.sentence for one in atlas_in_words(found)])
 
 
 @app.command(

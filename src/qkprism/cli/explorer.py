@@ -30,8 +30,7 @@ def explore(
         if not place.is_dir():
             raise QKPrismError(f"{place} is not a run folder.")
     from qkprism.explorer.desk import Desk
-    from qkprism.explorer.opening import open_run
+    from qkprism.explorer.opening import open_runs
     from qkprism.explorer.serving import serve
 
-    opened = {str(place): open_run(place) for place in runs or ()}
-    serve(Desk(loading.load, atlas, opened, loads_as=loading.name), port=port, browser=browser)
+    serve(Desk(loading.load, atlas, open_runs(runs or ()), loads_as=loading.name), port=port, browser=browser)

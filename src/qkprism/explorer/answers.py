@@ -45,7 +45,7 @@ SCORES = {
     "rank": "How many directions of the head this feature takes.",
     "effect": "How much more attention (or logit) an exchange of this feature moves to the target than no edit.",
     "above controls": "By how much that is more than the nearest control which is evidence, such as permuted labels.",
-    "contrast": "How often the head attends more to a positive key of this contrast than to any negative one.",
+    "accuracy": "How often the head attends more to a positive key of this contrast than to any negative one.",
 }
 
 

@@ -35,13 +35,13 @@ def _filled(values: Mapping[Head, float], heads: Sequence[Head]) -> list[float]:
 
 def _of_shelf(shelf: Shelf, heads: Sequence[Head]) -> Columns:
     return {
-        f"contrast: {row.contrast}": _filled(dict(zip(shelf.heads, accuracies, strict=True)), heads)
+        f"accuracy: {row.contrast}": _filled(dict(zip(shelf.heads, accuracies, strict=True)), heads)
         for row, accuracies in zip(shelf.rows, shelf.accuracy.tolist(), strict=True)
     }
 
 
 def _of_scores(name: str, scores: HeadScores, heads: Sequence[Head]) -> Columns:
-    chosen = {"contrast": "accuracy", "logit gap": "logit_gap"}
+    chosen = {"accuracy": "accuracy", "logit gap": "logit_gap"}
     columns = {f"{kind}: {name}": scores.values[measure].tolist() for kind, measure in chosen.items()}
     columns[f"q: {name}"] = scores.q.tolist()
     return {told: _filled(dict(zip(scores.heads, values, strict=True)), heads) for told, values in columns.items()}

@@ -37,9 +37,30 @@ def evidence_answer(
         for name in features.contrasts
         if (name, head) in features
     ]
-    said = head_verdict(head, rows, tested)
+    edited = _edited(head, rows, proofs)
+    said = head_verdict(head, rows, tested, edited)
     problems = list(dict.fromkeys(proofs.problems))
-    return {"format": FORMAT, "head": str(head), "features": rows, "sentence": said, "problems": problems}
+    told = {"format": FORMAT, "head": str(head), "features": rows, "edited": edited}
+    return told | {"sentence": said, "problems": problems}
+
+
+def _edited(head: Head, rows: Sequence[Mapping[str, Any]], proofs: Proofs) -> list[dict[str, Any]]:
+    """Proofs of features that are in no open run: of a run of effects alone."""
+    told = {(one["source"], row["name"]) for row in rows for one in (*row["effects"], *row["checks"])}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def add(kind: str, run: str, name: str, proved: list[dict[str, Any]]) -> None:
+        if proved and (run, name) not in told:
+            row = found.setdefault((run, name), {"run": run, "name": name, "effects": [], "checks": []})
+            row[kind] += proved
+
+    for run, effects in proofs.parts("effects"):
+        for name in effects.features:
+            add("effects", run, name, effects_told(run, effects, name, head))
+    for run, validation in proofs.parts("validation"):
+        for name in dict.fromkeys(check.factor for check in validation.checks):
+            add("checks", run, name, checks_told(run, validation, name, head))
+    return list(found.values())
 
 
 def _varies(features: Features, head: Head) -> dict[str, str]:

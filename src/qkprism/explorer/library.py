@@ -34,7 +34,7 @@ class Library:
 
     runs: dict[str, OpenRun] = field(default_factory=dict)
     atlas: Atlas | None = None
-    loads_as: str = ""
+    loads_as: str = ""  # what `load` takes, where the model is behind the page
 
     def __post_init__(self) -> None:
         self.read()
@@ -74,7 +74,7 @@ class Library:
             "heads": lambda _: self.tell_heads(),
             "head": lambda q: self.head(word_of(q, "head")),
             "evidence": lambda q: self.evidence(word_of(q, "head")),
-            "runs": lambda _: runs_answer(self.runs),
+            "runs": lambda _: runs_answer(self.runs, places=bool(self.loads_as)),
             "table": lambda q: self.table(word_of(q, "run"), word_of(q, "table")),
             "seen": lambda q: self.stored(Head.parse(word_of(q, "head")), word_of(q, "run"), word_of(q, "feature")),
             "figure": lambda q: figure_answer(self._run(word_of(q, "run")).figure(word_of(q, "figure"))),
@@ -108,7 +108,11 @@ class Library:
 
     @property
     def _proofs(self) -> Proofs:
-        return Proofs({name: run.folder for name, run in self.runs.items() if run.folder is not None})
+        folders = {name: run.folder for name, run in self.runs.items() if run.folder is not None}
+        results = {
+            name: effects for name, run in self.runs.items() if run.folder is None for effects in run.effects.values()
+        }
+        return Proofs(folders, results)
 
     def stored(self, head: Head, run: str, feature: str, *, umap: bool = False) -> dict[str, Any]:
         """Keys and queries in one feature of a head, of the vectors that a study kept."""

@@ -91,6 +91,15 @@ def write_kept(folder: Path, kept: Iterable[KeptAnswer], beside: Iterable[str] =
     write_bytes(folder / KEPT, dumps(body) + b"\n")
 
 
+def kept_note(folder: Path) -> list[str]:
+    """What to do where answers were kept by another version, whose views are not shown."""
+    place = folder / KEPT
+    if not place.is_file() or json.loads(place.read_bytes()).get("format") == FORMAT:
+        return []
+    told = "What was kept of prompts is of another version of qkprism, and is not shown."
+    return [f"{told} `qkprism report {folder} --model MODEL` asks the model again."]
+
+
 def read_kept(folder: Path) -> tuple[KeptAnswer, ...]:
     """The answers that were kept beside a run, if there are any."""
     place = folder / KEPT
@@ -99,7 +108,7 @@ def read_kept(folder: Path) -> tuple[KeptAnswer, ...]:
     try:
         body = json.loads(place.read_bytes())
         if body["format"] != FORMAT:
-            return ()  # the views of another version
+            return ()
         return tuple(KeptAnswer(str(one["ask"]), dict(one["with"]), one["answer"]) for one in body["kept"])
     except (ValueError, KeyError, TypeError) as error:
         raise QKPrismError(

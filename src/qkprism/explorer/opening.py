@@ -6,7 +6,7 @@ looked at, features when they name something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from qkprism.catalogue import choices_of, entry_of, is_run
 from qkprism.contrasts import Contrast, Text
 from qkprism.controls import EVIDENCE, WEAK, Control
 from qkprism.errors import QKPrismError
-from qkprism.explorer.mail import KeptAnswer, read_kept
+from qkprism.explorer.mail import KeptAnswer, kept_note, read_kept
 from qkprism.explorer.studies import LEGEND, told_of_study
 from qkprism.figures.words import BELIEVE
 from qkprism.findings import Claim, Finding, findings
@@ -135,12 +135,28 @@ class OpenRun:
             )
 
 
+def open_runs(folders: Iterable[Path]) -> dict[str, OpenRun]:
+    """Runs by short names: those of their folders, and the whole path where two have the same."""
+    found: dict[str, OpenRun] = {}
+    for folder in folders:
+        name = short_name(folder, found)
+        found[name] = open_run(folder, name)
+    return found
+
+
+def short_name(folder: Path, taken: Container[str] = ()) -> str:
+    """What a run is called that is opened from a folder."""
+    name = folder.resolve().name
+    return str(folder) if name in taken else name
+
+
 def open_run(folder: Path, name: str | None = None) -> OpenRun:
     """The run, study or toy study in a folder, under a name, else the folder's."""
-    called = str(folder) if name is None else name
+    called = short_name(folder) if name is None else name
     if not folder.is_dir() or not is_run(folder):
         raise QKPrismError(f"{folder} is not a run folder. `qkprism runs` lists those there are.")
-    return _readable(_single(folder, called) if (folder / MANIFEST).is_file() else _study(folder, called))
+    run = _readable(_single(folder, called) if (folder / MANIFEST).is_file() else _study(folder, called))
+    return replace(run, notes=(*run.notes, *kept_note(folder)))
 
 
 def _readable(run: OpenRun) -> OpenRun:
@@ -150,7 +166,7 @@ def _readable(run: OpenRun) -> OpenRun:
     tables = {part: replace(shelves[part], folder=None) for part in faults}
     notes = [
         f"{run.name} is of another version, or a part of it is missing, so its features name no parts here. "
-        f"Make it anew with qkprism shelf --run --save {run.name}. ({fault})"
+        f"Make it anew with qkprism shelf --run --save {run.folder}. ({fault})"
         for fault in faults.values()
     ]
     return replace(run, naming={**run.naming, **tables}, notes=(*run.notes, *notes))
@@ -226,7 +242,7 @@ def _single(folder: Path, name: str) -> OpenRun:
     return replace(
         run,
         choices=choices,
-        scores={f"{name} / {HEADS}": scores},
+        scores={name: scores},
         tables={**run.tables, HEADS: scores.to_frame},
         findings=lambda: [*findings(heads_in_words(scores)[:1], HEADS), *run.findings()],
     )
@@ -248,7 +264,7 @@ def _study(folder: Path, name: str) -> OpenRun:
             naming[part] = Features.load(folder / part)
             provenance = provenance or naming[part].provenance
         if kind == "scores":
-            scores[f"{name} / {part}"] = HeadScores.load(folder / part)
+            scores[name if part == HEADS else f"{name} / {part}"] = HeadScores.load(folder / part)
     choices = {"what": entry.what, "state": entry.state, "model": entry.model}
     run = OpenRun(name, entry.what, entry.model, choices, tables, naming, scores, provenance=provenance, folder=folder)
     return replace(run, kept=_kept(folder, name), **told_of_study(folder))

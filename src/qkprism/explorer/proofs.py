@@ -32,17 +32,21 @@ SEARCH = "-test-chosen_by"  # of the shelf: the texts that chose the head are no
 class Proofs:
     """Folders of proofs by name, with the run and the part of it that they belong to.
 
+    results    effects that are in no folder, by name
     problems   what could not be read, in sentences: of another version, or damaged; the rest is told all the same
     """
 
     folders: Mapping[str, Path] = field(default_factory=dict)
+    results: Mapping[str, Effects] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def parts(self, kind: str, features: str) -> Iterator[tuple[str, Any]]:
-        """The proofs of a kind for a set of features: those of its study, and runs of proofs alone."""
+    def parts(self, kind: str, features: str | None = None) -> Iterator[tuple[str, Any]]:
+        """The proofs of a kind for a set of features, those of its study and runs of proofs alone; else all."""
+        if kind == "effects":
+            yield from self.results.items()
         for run, folder in self.folders.items():
             for place, found in _kinds(folder):
-                if found == kind and _belongs(run, place, features):
+                if found == kind and (features is None or _belongs(run, place, features)):
                     try:
                         proof = _read(folder / place, kind)
                     except QKPrismError as error:

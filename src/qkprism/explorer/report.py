@@ -15,7 +15,7 @@ from qkprism.atlas.explanation import FRAME
 from qkprism.errors import QKPrismError
 from qkprism.explorer.library import ATLAS, COVERAGE, STORED, Library
 from qkprism.explorer.mail import KeptAnswer, mailed_page
-from qkprism.explorer.opening import OpenRun, open_run, opened
+from qkprism.explorer.opening import OpenRun, open_run, opened, short_name
 from qkprism.files import write_text
 from qkprism.models.places import atlas_folder
 from qkprism.results.features import Features
@@ -77,8 +77,7 @@ def library_of(*runs: Run) -> Library:
 def _open(run: Run, open_: dict[str, OpenRun], number: int) -> OpenRun:
     if isinstance(run, str | os.PathLike):
         folder = Path(run)
-        name = folder.resolve().name
-        return open_run(folder, str(folder) if name in open_ else name)
+        return open_run(folder, short_name(folder, open_))
     name = type(run).__name__
     return opened(f"{name} {number + 1}" if name in open_ else name, run)
 

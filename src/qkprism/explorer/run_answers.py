@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from qkprism.atlas.words import atlas_in_words
 from qkprism.explorer.answers import FORMAT, number
 from qkprism.findings import Finding
+from qkprism.models.places import alias_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,9 @@ ROWS = 5000  # of a table that the page is sent
 WORD = 400  # letters of a choice
 COPIES = "attention: after the same token"
 HEAD = re.compile(r"\bL\d+H\d+\b")
+SIZE = r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]\d+)?%?"
+# +0.3 ± 0.1, 4 of 9; not what is within a name
+NUMBER = re.compile(rf"(?<![\w.:-])[-+]?{SIZE}(?: (?:±|of|to) [-+]?{SIZE})?(?![\w-])")
 
 Piece = str | dict[str, Any]  # words, heads that can be opened, and what leads elsewhere: {"text", "go"}
 
@@ -31,7 +35,7 @@ def start_answer(model: str, loads_as: str, atlas: Atlas | None, runs: Mapping[s
     """The model in a sentence or two, and for each run what was found, in which table, and what a paper says of it."""
     return {
         "model": model,
-        "loads_as": loads_as or model,
+        "loads_as": loads_as or alias_of(model),
         "atlas": None if atlas is None else _text_of(atlas),
         "sentences": _of_model(model, atlas),
         "hint": [] if runs or atlas is None else _best_copier(atlas),
@@ -42,8 +46,7 @@ def start_answer(model: str, loads_as: str, atlas: Atlas | None, runs: Mapping[s
 def _of_model(model: str, atlas: Atlas | None) -> list[list[Piece]]:
     if atlas is None:
         return [_no_atlas(model)] if model else []  # the toy is of none
-    table: Piece = {"text": "Table: coverage", "go": {"view": "run", "run": "", "table": "coverage"}}
-    words: list[list[Piece]] = [[said, " ", table] for said in atlas_in_words(atlas)]
+    words = [_sentence("", one) for one in atlas_in_words(atlas)]
     return [_model(model, atlas), _decides(atlas), *words]
 
 
@@ -55,8 +58,10 @@ def _text_of(atlas: Atlas) -> str:
 def _model(model: str, atlas: Atlas) -> list[Piece]:
     layers, heads = len(atlas.layers), len(atlas.heads)
     return [
-        f"{model} has {layers} layers with {heads} attention heads. Its atlas says what each of them does on ",
-        {"text": _text_of(atlas), "go": {"view": "run", "run": "", "table": "atlas"}},
+        f"{model} has ",
+        {"text": f"{layers} layers with {heads} attention heads", "go": {"view": "heads"}},
+        ". Its atlas says what each of them does on ",
+        {"text": _text_of(atlas), "go": _table("", "atlas")},
         ".",
     ]
 
@@ -89,32 +94,32 @@ def _best_copier(atlas: Atlas) -> list[Piece]:
         "No run is open, so matches have no names yet; Try a contrast makes some. The head that attends most to what "
         "followed the same token before is ",
         {"head": str(head)},
-        f" ({copies:.2f} of its attention).",
+        " (",
+        {"text": f"{copies:.2f}", "go": {"view": "heads", "score": COPIES, "head": str(head)}},
+        " of its attention).",
     ]
 
 
 def _found(name: str, run: OpenRun) -> dict[str, Any]:
-    """What a run found, with links to heads and to the tables that sentences are made from."""
-    found = list(run.findings())
+    """What a run found, with links to heads, and from numbers to the tables that they are from."""
     return {
         "run": name,
         "what": run.what,
-        "sentences": [
-            [
-                *pieces(one.sentence),
-                *(_source(name, one.table) if _numbers(one) and one.table in run.tables else ()),
-            ]
-            for one in found
-        ],
-        "notes": [pieces(note) for note in run.notes],
-        "claims": [claim._asdict() | {"here": pieces(claim.here)} for claim in run.claims()],
+        "sentences": [_sentence(name, one) for one in run.findings()],
+        "notes": [pieces(note, _table(name)) for note in run.notes],
+        "claims": [claim._asdict() | {"here": pieces(claim.here, _table(name, claim.table))} for claim in run.claims()],
         "picture": run.picture,
         "prompts": [_prompt(run, dict(one.words)) for one in run.kept if one.ask == "explain"],
     }
 
 
-def _numbers(finding: Finding) -> bool:
-    return re.search(r"\d", HEAD.sub("", finding.sentence)) is not None
+def _sentence(run: str, found: Finding) -> list[Piece]:
+    return pieces(found.sentence, _table(run, found.table))
+
+
+def _table(run: str, table: str = "") -> dict[str, str]:
+    """Where a table of a run is looked at; without one, where all of the run's are."""
+    return {"view": "run", "run": run} | ({"table": table} if table else {})
 
 
 def _prompt(run: OpenRun, words: dict[str, Any]) -> dict[str, Any]:
@@ -124,30 +129,36 @@ def _prompt(run: OpenRun, words: dict[str, Any]) -> dict[str, Any]:
     return words | {"head": next((edge["head"] for edge in edges if edge["head"] in heads), None)}
 
 
-def pieces(sentence: str) -> list[Piece]:
-    """A sentence with its heads as links.
+def pieces(sentence: str, source: Mapping[str, str]) -> list[Piece]:
+    """A sentence with links: heads open, and numbers lead to where they are from, there to the head named before.
 
-    >>> pieces("Best is L1H2.")
-    ['Best is ', {'head': 'L1H2'}, '.']
+    >>> pieces("Best is L1H2 (80%).", {"view": "run"})
+    ['Best is ', {'head': 'L1H2'}, ' (', {'text': '80%', 'go': {'view': 'run', 'head': 'L1H2'}}, ').']
     """
     words, heads = HEAD.split(sentence), HEAD.findall(sentence)
-    told: list[Piece] = [words[0]]
+    told = _numbers(words[0], source)
     for head, rest in zip(heads, words[1:], strict=True):
-        told += [{"head": head}, rest]
-    return [piece for piece in told if piece]
+        told += [{"head": head}, *_numbers(rest, {**source, "head": head})]
+    return told
 
 
-def _source(run: str, table: str) -> Sequence[Piece]:
-    return [" ", {"text": f"Table: {table}", "go": {"view": "run", "run": run, "table": table}}]
+def _numbers(words: str, source: Mapping[str, str]) -> list[Piece]:
+    told: list[Piece] = []
+    at = 0
+    for found in NUMBER.finditer(words):
+        told += [words[at : found.start()], {"text": found[0], "go": dict(source)}]
+        at = found.end()
+    return [piece for piece in (*told, words[at:]) if piece]
 
 
-def runs_answer(runs: Mapping[str, OpenRun]) -> dict[str, Any]:
-    """What was run, and with which choices."""
+def runs_answer(runs: Mapping[str, OpenRun], *, places: bool = False) -> dict[str, Any]:
+    """What was run, and with which choices; with `places` also where, which a page that is mailed need not tell."""
     return {
         "format": FORMAT,
         "runs": [
             {
                 "name": name,
+                "folder": str(run.folder) if places and run.folder is not None else name,
                 "what": run.what,
                 "model": run.model,
                 "choices": [[key, value[:WORD]] for key, value in run.choices.items()],

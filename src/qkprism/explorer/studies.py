@@ -50,6 +50,8 @@ def _binding(study: BindingStudy) -> dict[str, Any]:
     tables: dict[str, Callable[[], Any]] = dict(binding_figures.tables(study))
     if why_not_conditional(study.features) is None:
         tables["interactions"] = lambda: interactions(study.features).to_frame()
+    if study.entities.rows:
+        tables["entities"] = study.entities.to_frame
     return {
         "tables": tables | _parts_of(study),
         "captions": binding_figures.CAPTIONS,

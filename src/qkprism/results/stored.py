@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from qkprism.errors import QKPrismError
-from qkprism.runs import read_run, write_run
+from qkprism.runs import of_another_version, read_run, write_run
 
 Result = TypeVar("Result")
 
@@ -49,7 +48,7 @@ def load_result(
                 values[name] = restore.get(name, _tupled)(manifest[name])
         return cls(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise QKPrismError(f"{folder} is damaged: its manifest does not fit its tensors ({error!r}).") from error
+        raise of_another_version(folder, repr(error)) from error
 
 
 def _tupled(value: Any) -> Any:

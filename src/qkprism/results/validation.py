@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.core.scatter import Scatter
 from qkprism.core.variation import N_NEARNESS
-from qkprism.errors import QKPrismError
 from qkprism.results.stored import load_result, save_result
+from qkprism.runs import of_another_version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -306,8 +306,5 @@ def _sentence(checks: Sequence[TruthCheck]) -> str:
 
 def _check(row: Sequence[Any], folder: str | os.PathLike[str]) -> TruthCheck:
     if len(row) != len(TruthCheck._fields):
-        raise QKPrismError(
-            f"{folder} was saved by another version: a check has {len(row)} values there and {len(TruthCheck._fields)} "
-            "here. Validate again."
-        )
+        raise of_another_version(folder, f"a check has {len(row)} values, and {len(TruthCheck._fields)} are read")
     return TruthCheck._make(math.nan if value is None else value for value in row)

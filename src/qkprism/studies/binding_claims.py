@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qkprism.controls import EVIDENCE
 from qkprism.findings import Claim
 from qkprism.results.validation import MATTERS
+from qkprism.studies.binding_figures import TRUTH
 from qkprism.studies.binding_study import BOTH, CONTRASTS
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def verdict(share: float, enough: float = USUALLY, some: float = 0.5) -> str:
 def _heads(study: BindingStudy) -> Claim:
     among, everywhere = len(study.scores.above(accuracy=0.3)), len(study.scores.above(accuracy_all=0.3))
     here = f"{among} among the labels (chance {study.scores.chance:.0%}), {everywhere} among all tokens"
-    return Claim("heads that attend most to the right label in 30% of the prompts", "9", "", here)
+    return Claim("heads that attend most to the right label in 30% of the prompts", "9", "", here, table="heads")
 
 
 def _rank(study: BindingStudy, name: str) -> Claim:
@@ -68,7 +69,7 @@ def _rank(study: BindingStudy, name: str) -> Claim:
         f"{_span(frame[f'{name}_rank'])} by ours, and with "
         f"{study.features[name, study.heads[0]].n} examples {_span(frame[f'{name}_heldout'])} directions hold out"
     )
-    return Claim(f"rank of {name}", f"usually {low} or {high}", how, here)
+    return Claim(f"rank of {name}", f"usually {low} or {high}", how, here, table="summary")
 
 
 def _entities(study: BindingStudy) -> list[Claim]:
@@ -83,7 +84,8 @@ def _entities(study: BindingStudy) -> list[Claim]:
     here = "; ".join(f"{name!s} {', '.join(f'{mean:.1f}' for mean in series)}" for name, series in means.items())
     counts = ", ".join(str(n) for n in sorted(set(frame["entities"])))
     how = verdict(sum(flat) / len(flat)) if flat else "new"
-    return [Claim("ranks plateau with enough entities", "yes", how, f"energy rank with {counts} entities: {here}")]
+    said = f"energy rank with {counts} entities: {here}"
+    return [Claim("ranks plateau with enough entities", "yes", how, said, table="entities")]
 
 
 def _swaps(study: BindingStudy) -> Claim:
@@ -101,9 +103,8 @@ def _swaps(study: BindingStudy) -> Claim:
         f"{whose} {', '.join(f'{name} {value:.2f}' for name, value in gains.items())}"
         for whose, gains in (("the paper's features:", theirs), ("ours:", ours))
     )
-    return Claim(
-        "swapping one feature shifts some attention, both most of it", "yes", how, f"{here}; whole keys {whole:.2f}"
-    )
+    what = "swapping one feature shifts some attention, both most of it"
+    return Claim(what, "yes", how, f"{here}; whole keys {whole:.2f}", table="effects, the paper")
 
 
 def _clear(effects: Effects, heads: Sequence[object]) -> int:
@@ -120,7 +121,7 @@ def _random(study: BindingStudy) -> Claim:
         f"shift of attention by Gaussian subspaces {random:.2f}, by the paper's features {features:.2f}; to beat them "
         "is no evidence: noise does too"
     )
-    return Claim("random subspaces have little effect", "yes (Gaussian)", how, here)
+    return Claim("random subspaces have little effect", "yes (Gaussian)", how, here, table="effects, the paper")
 
 
 def _controls(study: BindingStudy) -> Claim:
@@ -130,7 +131,7 @@ def _controls(study: BindingStudy) -> Claim:
         + ", ".join(f"{one.title} in {_beaten(found, one.name, found.methods[at]):.0%}" for one in EVIDENCE)
         for whose, found, at in rows
     )
-    return Claim("and harder controls", "not tested", "new", here)
+    return Claim("and harder controls", "not tested", "new", here, table="effects")
 
 
 def _beaten(effects: Effects, control: str, method: str) -> float:
@@ -150,7 +151,7 @@ def _true_swaps(validation: Validation) -> Claim:
         return f"leave {row['logit']:.2f} of the error (less than no edit in {row['logit_nearer']:.0f})"
 
     here = f"logits of the two keys, beside prompts that really changed: {_truth(validation, 'raw', said, _SWAPS)}"
-    return Claim("a swap changes one feature and no other", "not tested", "new", here)
+    return Claim("a swap changes one feature and no other", "not tested", "new", here, table=TRUTH)
 
 
 def _true_parts(validation: Validation) -> Claim:
@@ -159,7 +160,8 @@ def _true_parts(validation: Validation) -> Claim:
     def said(row: Mapping[str, Any]) -> str:
         return f"off by {row['relative_part_error']:.0%} of the true part ({row['absolute_part_error']:.2f} logits)"
 
-    return Claim("logits split into features", "not tested", "new", _truth(validation, "raw sequential", said))
+    here = _truth(validation, "raw sequential", said)
+    return Claim("logits split into features", "not tested", "new", here, table=TRUTH)
 
 
 _PARTS = {"contrast": "ours"}

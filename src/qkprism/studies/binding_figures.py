@@ -56,12 +56,15 @@ def drawings(study: BindingStudy, *, umap: bool = False) -> dict[str, Callable[[
     return found | {"attributions": study.attributions.plot}
 
 
+TRUTH = "truth, heads in which the clue matters"
+
+
 def tables(study: BindingStudy) -> dict[str, Callable[[], pd.DataFrame]]:
     """A row a head; the truth, first of the heads in which a clue matters; how far the mechanisms overlap."""
     truth = study.validation.pick(*_JUDGED, *_READINGS)
     return {
         "summary": study.summary,
-        "truth, heads in which the clue matters": lambda: _of_heads(truth, MATTERS),
+        TRUTH: lambda: _of_heads(truth, MATTERS),
         "truth, all heads": lambda: _of_heads(truth, ALL),
         "overlaps": lambda: overlaps(study.mechanisms),
     }
@@ -80,7 +83,7 @@ CAPTIONS = {
     "others a feature makes. shift: of the attention on the right label and a target, how much moves when their keys "
     "exchange the feature. alignment: how often the right label has the largest part of the logit by this feature "
     "alone. code: the paper's rank as its authors computed it; energy: as its text reads.",
-    "truth, heads in which the clue matters": _TRUTH,
+    TRUTH: _TRUTH,
     "truth, all heads": _TRUTH,
     "overlaps": "Mean squared cosine of principal angles (0: orthogonal, 1: one inside the other), over heads. The "
     "contrast metric is made so that factors are orthogonal in it; the raw one shows the head's own coordinates.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qkprism.controls import BY_NAME
 from qkprism.findings import Finding, findings
 from qkprism.results.validation import over_heads
-from qkprism.studies.binding_figures import used
+from qkprism.studies.binding_figures import TRUTH, used
 from qkprism.studies.binding_study import CONTRASTS
 from qkprism.subspaces.modulation import interactions_in_words
 
@@ -20,14 +20,14 @@ CLUES = {"order": "by the place of its clause", "lexical": "by the thing that is
 
 def told(study: BindingStudy) -> list[Finding]:
     """What was asked, and three to six sentences, each with the table that it is made from."""
-    about, truth = study.about, "truth, heads in which the clue matters"
+    about = study.about
     return [
         Finding(f"A prompt such as \u201c{about.example}\u201d asks for {about.answer}."),
         Finding(_heads(study), "summary"),
         *(Finding(_moved(study, name), "outcome") for name in CONTRASTS),
         *findings(interactions_in_words(study.features), "interactions"),
-        Finding(_parts(study), truth),
-        Finding(used(study.validation), truth),
+        Finding(_parts(study), TRUTH),
+        Finding(used(study.validation), TRUTH),
     ]
 
 

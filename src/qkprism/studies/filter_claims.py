@@ -38,12 +38,11 @@ class Gain(NamedTuple):
 def told(study: FilterStudy) -> list[Finding]:
     """What was asked, which heads look at the items asked for, and what the rank of one category says."""
     about = study.about
-    named = ", ".join(f"{head} ({study.ratio(head):.2f})" for head in study.heads)
     return [
         Finding(f"A list such as \u201c{about.example}\u201d asks for {', '.join(about.answer)}."),
         Finding(
-            f"Of the attention that they give to items, {named} give this share to those asked for; equal attention "
-            f"gives {study.scores.chance:.2f}{_passed_over(study)}.",
+            f"Of the attention that they give to items, {_ratios(study)} give this share to those asked for; equal "
+            f"attention gives {study.scores.chance:.2f}{_passed_over(study)}.",
             "summary",
         ),
         Finding(f"Accuracies are of {' '.join(held_out(scope) for scope in study.scopes.values())}", "summary"),
@@ -161,29 +160,48 @@ def comparison(study: FilterStudy) -> list[Claim]:
     aligned = all(right - SIGMAS * error > 2 / len(five.categories) for right, error in known)  # twice of guessing
     gains = _gains(five, heads, five.span), _gains(five, heads, "", "full")
     random = _gains(five, heads, five.span, "gaussian")
+    effects = "effects, five"
     rows = [
-        ("filter heads", "the three highest ratios", "", ", ".join(f"{h} ({study.ratio(h):.2f})" for h in heads)),
-        ("rank of one category", "1 for each of five", _agrees(set(single) == {1}), _single_ranks(five, heads)),
-        ("rank of all categories pooled", "not computed", "new", f"{_pooled(five, heads)}; {_pooled(every, heads)}"),
+        ("filter heads", "the three highest ratios", "", _ratios(study), "summary"),
+        ("rank of one category", "1 for each of five", _agrees(set(single) == {1}), _single_ranks(five, heads), ""),
+        (
+            "rank of all categories pooled",
+            "not computed",
+            "new",
+            f"{_pooled(five, heads)}; {_pooled(every, heads)}",
+            "summary",
+        ),
         (
             "clusters by category, more than in random subspaces (judged by draws from the keys)",
             "clear (picture)",
             _agrees(apart),
             f"{_accuracy(five, heads)}; {_accuracy(every, heads)}",
+            "summary",
         ),
-        ("queries align with keys of their category", "yes (picture)", _agrees(aligned), _alignments(five, heads)),
-        ("swapping five dimensions shifts attention", "yes", moves(*gains), _shifts(five, heads)),
-        ("it does not shift all of it", "yes", moves_not_all(*gains), share_of_whole(*gains)),
+        ("queries align with keys of their category", "yes (picture)", _agrees(aligned), _alignments(five, heads), ""),
+        ("swapping five dimensions shifts attention", "yes", moves(*gains), _shifts(five, heads), effects),
+        ("it does not shift all of it", "yes", moves_not_all(*gains), share_of_whole(*gains), effects),
         (
             "a random subspace moves much less",
             "yes (Gaussian)",
             moves_much_less(random, gains[0]),
             f"Gaussian subspaces {_span([gain.value for gain in random], '+.2f')}; noise moves more than they do too",
+            effects,
         ),
-        ("it moves more than harder controls", "not tested", "new", _beaten(five)),
-        ("the same with thirteen categories", "not tested", "new", f"{_shifts(every, heads)}; {_beaten(every)}"),
+        ("it moves more than harder controls", "not tested", "new", _beaten(five), effects),
+        (
+            "the same with thirteen categories",
+            "not tested",
+            "new",
+            f"{_shifts(every, heads)}; {_beaten(every)}",
+            "effects, all",
+        ),
     ]
-    return [Claim(*row) for row in rows]
+    return [Claim(what, paper, how, here, table=table) for what, paper, how, here, table in rows]
+
+
+def _ratios(study: FilterStudy) -> str:
+    return ", ".join(f"{head} ({study.ratio(head):.2f})" for head in study.heads)
 
 
 def _all_beaten(found: Effects, group: str, target: str, control: str) -> bool:

@@ -88,6 +88,7 @@ def _ninety_nine(paper: str, scores: Sequence[HeadScore], why: str) -> Claim | N
         f"every head has {NINETY_NINE}; in part: every head is within {AT_CEILING} of its ceiling",
         agrees=low >= NINETY_NINE,
         partly=worst <= AT_CEILING,
+        table="accuracy",
     )
 
 
@@ -103,6 +104,7 @@ def _small_continuous_accuracy(study: Study) -> Claim | None:
         f"the mean is within {AROUND} of 0.85; in part: within {NEAR:.2f}",
         agrees=abs(mean - 0.85) <= AROUND,
         partly=abs(mean - 0.85) <= NEAR,
+        table="accuracy",
     )
 
 
@@ -119,6 +121,7 @@ def _ranks(study: Study) -> Claim | None:
         f"all are exact; in part: {MOST_RANKS:.0%} are",
         agrees=exact == len(room),
         partly=exact >= MOST_RANKS * len(room),
+        table="ranks",
     )
 
 

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from qkprism.errors import QKPrismError
-from qkprism.runs import read_run, write_run
+from qkprism.runs import of_another_version, read_run, write_run
 from qkprism.toy.cells import Cell
 
 KIND = "toy-table"
@@ -39,7 +38,7 @@ class Tables:
         """Read what `save` wrote."""
         manifest, _ = read_run(folder, KIND)
         if manifest["job"].get("version") != VERSION or not _has(manifest, kinds):
-            raise QKPrismError(f"{folder} was written by another version. Run the study again.")
+            raise of_another_version(folder, f"tables of {manifest['job'].get('version')!r}, and {VERSION} is read")
         return cls(manifest["job"], kinds, _restored(manifest, kinds))
 
 

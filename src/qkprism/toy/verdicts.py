@@ -9,9 +9,9 @@ from qkprism.findings import Claim
 NOT_IN_THE_PAPER = "(Not in the paper.) "
 
 
-def judged(paper: str, run: str, rule: str, *, agrees: bool, partly: bool) -> Claim:
+def judged(paper: str, run: str, rule: str, *, agrees: bool, partly: bool, table: str = "") -> Claim:
     """A statement of the paper with its verdict; what is not known (nan) is neither."""
-    return Claim(paper, "", "agrees" if agrees else "in part" if partly else "differs", run, rule)
+    return Claim(paper, "", "agrees" if agrees else "in part" if partly else "differs", run, rule, table)
 
 
 def new(statement: str, run: str) -> Claim:

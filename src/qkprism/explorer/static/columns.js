@@ -7,7 +7,7 @@ import { el } from "./dom.js";
  * @param {import("./source.js").Column[]} columns
  */
 export function usualColumn(columns) {
-  const first = columns.find((one) => one.name.startsWith("contrast: ") || one.name.startsWith("held-out t: "));
+  const first = columns.find((one) => one.name.startsWith("accuracy: ") || one.name.startsWith("held-out t: "));
   return first ?? columns.find((one) => one.name === "attention: after the same token") ?? columns[0];
 }
 

@@ -17,7 +17,6 @@ const SOURCES = new Map([["own", "its own contrast"], ["stored", "kept with the 
  * @param {{fail: (sentence: string) => void}} status
  */
 export function featureCards(evidence, status) {
-  if (!evidence.features.length) return [];
   const open = evidence.features.length < 3;
   const runs = new Map();
   for (const feature of evidence.features) {
@@ -25,6 +24,8 @@ export function featureCards(evidence, status) {
     const cards = runs.get(run) ?? [];
     runs.set(run, [...cards, card(evidence, feature, status, open || !cards.length)]);
   }
+  for (const edited of evidence.edited) runs.set(edited.run, [...(runs.get(edited.run) ?? []), editedCard(edited)]);
+  if (!runs.size) return [];
   const columns = [...runs].map(([run, cards]) =>
     el("section", { "aria-label": run }, runs.size > 1 ? el("h4", { text: run }) : null, ...cards));
   return [el("h3", { text: runs.size > 1 ? "What runs found in it, side by side" : "What runs found in it" }),
@@ -47,10 +48,18 @@ function card(evidence, feature, status, open) {
     el("p", { text: `${feature.evidence}.${gap} ${percent(feature.salience)} of its energy is salience. ${feature.n} examples.` }),
     el("p", { class: "hint", text: "Ranks: " + Object.entries(feature.ranks).map(([rule, rank]) => `${rule} ${rank ?? "not known"}`).join(", ") }),
     spectrumPicture(feature),
-    ...proofParts(feature).filter((part) => part !== null),
+    ...proofParts(feature),
     el("p", {}, el("button", { type: "button", class: "plain", text: "What if it were exchanged?",
       on: { click: () => go({ view: "whatif", head, run: feature.run, features: feature.name, part: null }) } })),
     seeing(evidence, feature, status));
+}
+
+/**
+ * A feature of which only proofs are open: those of a run of effects.
+ * @param {import("./source.js").EditedFacts} edited
+ */
+function editedCard(edited) {
+  return el("details", { class: "feature", open: true }, el("summary", {}, el("b", { text: edited.name }), ` (${edited.run})`), ...proofParts(edited));
 }
 
 /**

@@ -1,23 +1,24 @@
 // Figures that only a study has: plotly draws them, and is read when the first of them is looked at.
 
 import { el, fill } from "./dom.js";
+import { held } from "./packed.js";
 import { ask } from "./source.js";
 
 const ADDRESS = "static/plotly.min.js";
 /** @type {Promise<any>|null} */
 let reading = null;
 
-/** Plotly, from the text inside a mailed page or from the server. */
-function plotly() {
-  reading ??= new Promise((done, failed) => {
-    const inside = document.getElementById("plotly");
-    const script = el("script", inside ? { text: inside.textContent } : { src: ADDRESS });
-    script.addEventListener("load", () => done(/** @type {any} */ (window).Plotly));
+/** Plotly, from inside a mailed page or from the server. */
+async function read() {
+  const inside = await held("plotly");
+  const script = el("script", inside ? { text: inside } : { src: ADDRESS });
+  const there = new Promise((done, failed) => {
+    script.addEventListener("load", done);
     script.addEventListener("error", () => failed(new Error("The figure's script could not be read.")));
-    document.head.append(script);
-    if (inside) done(/** @type {any} */ (window).Plotly); // a script that is inside has run by now
   });
-  return reading;
+  document.head.append(script);
+  if (!inside) await there; // a script that is inside has run by now
+  return /** @type {any} */ (window).Plotly;
 }
 
 /** A place for a figure. It keeps its height while figures change, so that nothing jumps. */
@@ -38,7 +39,7 @@ export function figurePlace() {
     const inner = el("div", { role: "img", "aria-label": body.layout.title?.text?.replace(/<[^>]*>/g, " ") ?? figure });
     inner.style.setProperty("height", `${body.layout.height ?? 450}px`);
     fill(element, inner); // as high as it will be, before plotly is read
-    const drawing = await plotly();
+    const drawing = await (reading ??= read());
     if (shown !== wanted) return;
     await drawing.newPlot(inner, body.data, body.layout, { displaylogo: false, showSendToCloud: false });
   }

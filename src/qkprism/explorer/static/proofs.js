@@ -3,13 +3,13 @@
 import { el, svg } from "./dom.js";
 import { percent } from "./letters.js";
 
-/** @param {import("./source.js").FeatureFacts} feature */
+/** @param {import("./source.js").EditedFacts} feature */
 export function proofParts(feature) {
   return [
     ...feature.effects.map(effectPart),
     ...(feature.checks.length ? [checksPart(feature)] : []),
-    feature.effects.length || feature.checks.length ? null
-      : el("p", { class: "hint", text: "No edit of it was measured in these runs: `qkprism intervene` proves that it acts." }),
+    ...(feature.effects.length || feature.checks.length ? []
+      : [el("p", { class: "hint", text: "No edit of it was measured in these runs: `qkprism intervene` proves that it acts." })]),
   ];
 }
 
@@ -50,7 +50,7 @@ function effectRow(row, x) {
     el("span", { class: "hint", text: more }));
 }
 
-/** @param {import("./source.js").FeatureFacts} feature */
+/** @param {import("./source.js").EditedFacts} feature */
 function checksPart({ checks, name }) {
   const heads = ["method", "true part", "its part", "off by", "logit error left", "two keys", "whole truth"];
   const told = (/** @type {number|null} */ value) => (value === null ? "–" : value.toFixed(2));

@@ -27,9 +27,9 @@ export function runView(status, start) {
   async function look(/** @type {import("./state.js").State} */ state) {
     try {
       const { runs } = /** @type {{runs: import("./source.js").RunFacts[]}} */ (await ask("runs", {}));
-      const naming = runs.filter((run) => run.what === "features" || run.what.startsWith("shelf")).map((run) => run.name);
+      const naming = runs.filter((run) => run.what === "features" || run.what.startsWith("shelf")).map((run) => run.folder);
       fill(python, ...pythonOf(state, start.loads_as ?? "", naming).flatMap(({ title, code }) => [el("h3", { text: title }), copied(code)]));
-      const atlas = { name: "", what: `atlas: ${start.atlas}`, model: start.model ?? "", choices: [], figures: [], tables: [{ name: "atlas", caption: "" }, { name: "coverage", caption: COVERAGE }] };
+      const atlas = { name: "", folder: "", what: `atlas: ${start.atlas}`, model: start.model ?? "", choices: [], figures: [], tables: [{ name: "atlas", caption: "" }, { name: "coverage", caption: COVERAGE }] };
       const all = JSON.stringify([start.atlas ? [atlas] : [], runs]);
       if (all !== listed.dataset.all) {
         listed.dataset.all = all;
@@ -44,14 +44,15 @@ export function runView(status, start) {
     }
   }
 
-  /** The table or figure that the address names, opened and in sight. */
+  /** The table or figure that the address names, opened and in sight; the rows of its head come first. */
   async function showWanted(/** @type {import("./state.js").State} */ state) {
-    const wanted = JSON.stringify([state.run, state.table, state.figure]);
+    const wanted = JSON.stringify([state.run, state.table, state.figure, state.head]);
     if (opened === wanted) return;
     opened = wanted;
     const card = cards.find((one) => one.name === (state.run ?? ""));
-    if (card && state.table) await card.table(state.table);
-    if (card && state.figure) await card.figure(state.figure);
+    if (card && state.table) await card.table(state.table, state.head);
+    else if (card && state.figure) await card.figure(state.figure);
+    else if (card && state.run) card.element.scrollIntoView({ block: "start" });
   }
 
   function runCard(/** @type {import("./source.js").RunFacts} */ run) {
@@ -76,7 +77,7 @@ export function runView(status, start) {
       figures.scrollIntoView({ block: "start" });
     }
 
-    return { name: run.name, element, figure, table: async (/** @type {string} */ name) => tables.get(name)?.show() };
+    return { name: run.name, element, figure, table: async (/** @type {string} */ name, /** @type {string|null} */ head) => tables.get(name)?.show(head) };
   }
 
   function tablePart(/** @type {string} */ run, /** @type {{name: string, caption: string}} */ { name, caption }) {
@@ -85,13 +86,14 @@ export function runView(status, start) {
     const act = (/** @type {string} */ text, /** @type {(found: import("./source.js").TableFacts) => void} */ then) =>
       el("button", { type: "button", class: "link", text, "aria-label": `${text}: ${name}`,
         on: { click: () => get().then(then, (error) => status.fail(error.message)) } });
-    const draw = (/** @type {import("./source.js").TableFacts} */ found) => fill(place, ...firstRows(found, caption));
+    const draw = (/** @type {import("./source.js").TableFacts} */ found, /** @type {string|null} */ head = null) =>
+      fill(place, ...firstRows(found, caption, head));
     const element = el("div", {}, el("p", {}, el("b", { text: `${name} ` }),
-      act("Show", draw),
+      act("Show", (found) => draw(found)),
       act("Save as CSV", (found) => saveText(`${run || "atlas"}-${name}.csv`, "text/csv", csvOf(found.names, found.rows)))), place);
 
-    async function show() {
-      draw(await get());
+    async function show(/** @type {string|null} */ head) {
+      draw(await get(), head);
       element.scrollIntoView({ block: "start" });
     }
 
@@ -104,12 +106,14 @@ export function runView(status, start) {
 /**
  * @param {import("./source.js").TableFacts} found
  * @param {string} caption
+ * @param {string|null} head whose rows come first
  */
-function firstRows(found, caption) {
+function firstRows(found, caption, head) {
   const cell = (/** @type {string|number|boolean|null} */ value) =>
     value === null ? "–" : typeof value === "number" && !Number.isInteger(value) ? value.toPrecision(4) : String(value);
+  const of = (/** @type {boolean} */ its) => found.rows.filter((row) => (head !== null && row.includes(head)) === its);
   return [
-    tableOf(found.names, found.rows.slice(0, SHOWN_ROWS).map((row) => row.map(cell))),
+    tableOf(found.names, [...of(true), ...of(false)].slice(0, SHOWN_ROWS).map((row) => row.map(cell)), { marked: head }),
     el("p", { class: "hint", text: `${Math.min(SHOWN_ROWS, found.n)} of ${found.n} rows.${caption ? ` ${caption}` : ""}` }),
   ];
 }

@@ -1,5 +1,7 @@
 // Where answers come from: the server that gave this page, or the data inside a page that was mailed.
 
+import { held } from "./packed.js";
+
 /**
  * @typedef {{head: string, key: number, attention: number, decides: string, sentence: string, unnamed?: string[]}} Edge
  * @typedef {{tokens: string[], query: number, edges: Edge[], methods?: string[]}} Explanation
@@ -33,7 +35,7 @@
  *   features?: {contrast: string, head: string, rank: number, p: number|null, evidence: string}[]}} Tried
  * @typedef {{job: string, state: string, part: string, step: {unit: string, done: number, total: number}|null,
  *   failure: string|null, result: Tried|null}} Job
- * @typedef {{name: string, what: string, model: string, choices: [string, string][],
+ * @typedef {{name: string, folder: string, what: string, model: string, choices: [string, string][],
  *   tables: {name: string, caption: string}[], figures: string[]}} RunFacts
  * @typedef {{names: string[], rows: (string|number|boolean|null)[][], n: number}} TableFacts
  * @typedef {{control: string, title: string, meaning: string, evidence: boolean, rival: boolean, gain: number|null, error: number|null,
@@ -46,7 +48,8 @@
  *   gap: {total: number|null, error: number|null}|null, salience: number|null, n: number, threshold: number,
  *   strength: (number|null)[], null: (number|null)[], shuffled: (number|null)[], t: (number|null)[],
  *   effects: EffectFacts[], checks: CheckFacts[], varies: string}} FeatureFacts
- * @typedef {{head: string, sentence: string, features: FeatureFacts[], texts: Record<string, string[]>, umap: boolean, problems?: string[]}} Evidence
+ * @typedef {{run: string, name: string, effects: EffectFacts[], checks: CheckFacts[]}} EditedFacts
+ * @typedef {{head: string, sentence: string, features: FeatureFacts[], edited: EditedFacts[], texts: Record<string, string[]>, umap: boolean, problems?: string[]}} Evidence
  * @typedef {{name: string, axes: string[], keys: (number|null)[][], queries: (number|null)[][]}} CloudView
  * @typedef {{example: number, margin: number|null}} SeenText
  * @typedef {{views: CloudView[], example: number[], positive: boolean[], places: number[], texts: string[][], n: number,
@@ -57,9 +60,9 @@
 
 /** @typedef {{ask: string, with: Record<string, any>, answer: any}} Kept */
 
-const inside = document.getElementById("data");
+const inside = await held("data");
 /** The questions with their answers that a mailed page holds. */
-const kept = inside ? /** @type {Kept[]} */ (JSON.parse(inside.textContent ?? "").kept) : null;
+const kept = inside === null ? null : /** @type {Kept[]} */ (JSON.parse(inside).kept);
 /** Whether this page holds its answers and has nobody to ask. */
 export const mailed = kept !== null;
 

@@ -56,6 +56,14 @@ function wellFormed(text) {
   return text.replace(/\p{Surrogate}/gu, "\ufffd");
 }
 
+/**
+ * The address of another state, as `go` would have it from the first.
+ * @param {Partial<State>} change
+ */
+export function addressOf(change) {
+  return formatState({ ...parseState(""), ...change });
+}
+
 /** The state now. */
 export function stateNow() {
   return parseState(said);

@@ -5,13 +5,15 @@ import { el } from "./dom.js";
 /**
  * @param {string[]} names
  * @param {(string|Node)[][]} rows
- * @param {{words?: string[]}} [how] `words`: columns of sentences, which begin at the left
+ * @param {{words?: string[], marked?: string|null}} [how] `words`: columns of sentences, which begin at the left; `marked`:
+ *   rows with this cell stand out
  */
 export function tableOf(names, rows, how = {}) {
+  const marked = (/** @type {(string|Node)[]} */ row) => (how.marked && row.includes(how.marked) ? "best" : "");
   const kind = (/** @type {number} */ i) => (how.words?.includes(names[i]) ? "words" : "");
   return el("div", { class: "scroll" }, el("table", {},
     el("thead", {}, el("tr", {}, ...names.map((text, i) => el("th", { scope: "col", class: kind(i), text })))),
-    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, i) => el("td", { class: kind(i) }, cell)))))));
+    el("tbody", {}, ...rows.map((row) => el("tr", { class: marked(row) }, ...row.map((cell, i) => el("td", { class: kind(i) }, cell)))))));
 }
 
 /**
