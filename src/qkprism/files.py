@@ -103,6 +103,23 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
 
 
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which takes its place, where nothing is yet, when the block ends without an error."""
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = part_of(folder.parent)
+        try:
+            part.mkdir()
+            yield part
+            if folder.is_dir():
+                remove_left_overs(folder)
+                folder.rmdir()
+            part.rename(folder)
+        finally:
+            remove_part(part)
+
+
 def write_bytes(path: str | os.PathLike[str], body: bytes) -> Path:
     """Write a file so that it is there whole or not at all."""
     with whole_file(path) as file:

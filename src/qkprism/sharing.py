@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from qkprism.catalogue import choices_of, damages, entry_of
 from qkprism.errors import QKPrismError
-from qkprism.files import is_unused, part_of, path_of, remove_part, write_text, writing
+from qkprism.files import is_unused, path_of, whole_folder, write_text
 from qkprism.runs import MANIFEST, read_manifest
 from qkprism.store import STUDY
 
@@ -109,19 +109,11 @@ def _copy(source: Path, target: Path, files: list[Path]) -> None:
     """Copy files to an unused folder, which is there whole or not at all, and check them."""
     if not is_unused(target):
         raise QKPrismError(f"{target} is in use. Give a folder that is not there yet.")
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = part_of(target.parent)
-        try:
-            for file in files:
-                (part / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / file, part / file)
-            _check(part)
-            if target.is_dir():
-                shutil.rmtree(target)  # nothing is in it
-            part.rename(target)
-        finally:
-            remove_part(part)
+    with whole_folder(target) as part:
+        for file in files:
+            (part / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / file, part / file)
+        _check(part)
 
 
 def _repository(name: str) -> str:

@@ -261,7 +261,6 @@ def atlas_for(model: Model, atlas: Any, *, progress: bool = True) -> Atlas:
     if is_run(place):
         return _fitting(_loaded(place), model)
     made = survey(model, windows=QUICK_WINDOWS, length=QUICK_LENGTH, progress=progress)
-    place.parent.mkdir(parents=True, exist_ok=True)
     made.save(place)
     return made
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from qkprism.atlas import headvis_data as data
 from qkprism.atlas.survey import windows_for
 from qkprism.errors import QKPrismError
-from qkprism.files import path_of
+from qkprism.files import path_of, whole_folder
 from qkprism.heads import Head, HeadLike, check_heads
 from qkprism.models.calls import AttentionCall
 from qkprism.models.model import Model
@@ -76,7 +76,8 @@ def export_headvis(
         "dtype": str(model.dtype).removeprefix("torch."),
         "attn_implementation": str(model.hf.config._attn_implementation),
     }
-    _write(place, model, run, found, [_tokens(model, ids) for ids in read.ids], _of_features(heads))
+    with whole_folder(place) as part:
+        _write(part, model, run, found, [_tokens(model, ids) for ids in read.ids], _of_features(heads))
     return place
 
 

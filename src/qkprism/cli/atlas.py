@@ -83,7 +83,6 @@ def _surveyed(loading: Loading, save: Path | None, texts: list[Path] | None, **o
     if save is None:
         found = qk.survey(loaded, texts or None, **options)
         place = cached_atlas(loaded)
-        place.parent.mkdir(parents=True, exist_ok=True)
         found.save(place)
         return found
     checkpoint = save.with_name(f".{save.name}.checkpoint")
@@ -96,12 +95,12 @@ def _surveyed(loading: Loading, save: Path | None, texts: list[Path] | None, **o
 def _print_atlas(found: Atlas) -> None:
     from qkprism.atlas.words import atlas_in_words
 
+    print_sentences([one.sentence for one in atlas_in_words(found)])
     coverage = found.coverage().round(3)
     print_table(coverage, [*coverage], "Rows rebuilt from parts alone, on held-out text (total variation: 0 is exact)")
     columns = ["head", "attention: first token", "attention: distance 1", "attention: after the same token"]
     best = found.to_frame().sort_values("attention: after the same token", ascending=False).head(10)
     print_table(best, columns, "Heads that attend to what followed the same token before")
-    print_sentences([one.sentence for one in atlas_in_words(found)])
 
 
 @app.command(

@@ -19,7 +19,7 @@ from qkprism.cli.app import (
     app,
 )
 from qkprism.cli.inputs import Loading, source_named
-from qkprism.cli.printing import print_json
+from qkprism.cli.printing import print_json, print_sentences
 from qkprism.cli.reports import write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
@@ -179,6 +179,7 @@ def shelf(
     if as_json:
         print_json({"provenance": dict(found.provenance), "rows": found.to_frame().to_dict("records")})
         return
+    print_sentences(found.in_words())
     show_findings(found)
     typer.echo(f"Run folder: {save}\nPage:       {page}")
 

@@ -9,6 +9,7 @@ import typer
 
 from qkprism.cli.app import app
 from qkprism.cli.inputs import Loading
+from qkprism.cli.settings import SETTINGS
 from qkprism.errors import QKPrismError
 
 
@@ -29,6 +30,7 @@ def export(
     from qkprism.atlas.headvis import export_headvis
     from qkprism.results.features import Features
 
+    SETTINGS.hold(headvis)
     found = Features.load(run)
     place = export_headvis(loading.load(), headvis, found, texts=texts or None, windows=windows, length=length)
     typer.echo(f"HeadVis data: {place.resolve()} ({len(found.heads)} heads)")

@@ -85,10 +85,10 @@ def heads(
         print_json({"n": scores.n, "chance": scores.chance, "found": found_at, "heads": frame.to_dict("records")})
         return
     shown = ["head", "accuracy", "q", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap"]
-    print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
     from qkprism.results.words import heads_in_words
 
     print_sentences(heads_in_words(scores))
+    print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
 
 
 @app.command(
@@ -294,8 +294,8 @@ def _show(features: Any, as_json: bool) -> None:
     shown += ["salience_energy", "key_agreement", "n"]
     best = frame.sort_values(["q", "t"], ascending=[True, False])
     title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"
-    print_table(best.head(30), shown, title)
     print_sentences(features_in_words(features, interactions_in_words(features)))
+    print_table(best.head(30), shown, title)
     for note in features.notes:
         typer.echo(f"Note: {note}")
 

@@ -160,7 +160,7 @@ def print_json(body: dict[str, Any]) -> None:
 
 def print_sentences(sentences: Sequence[str]) -> None:
     """A paragraph for a person, as wide as the terminal and no wider than reads well."""
-    typer.echo("\n".join(textwrap.wrap(" ".join(sentences), min(100, terminal_width()))))
+    typer.echo("\n".join([*textwrap.wrap(" ".join(sentences), min(100, terminal_width())), ""]))
 
 
 def print_item(number: str, sentence: str) -> None:

@@ -83,8 +83,8 @@ def toy(
         print_json({"summary": summary.to_dict("records"), "folder": str(save), "report": str(report)})
         return
     title = f"{len(found.heads)} heads. Room: r1 + r2 beside d_head. Swap error: of the swap of z1 against the truth."
-    print_table(summary, list(summary.columns), title)
     print_sentences([finding.sentence for finding in told(found)])
+    print_table(summary, list(summary.columns), title)
     typer.echo(f"{written}\nReport: {report}")
 
 

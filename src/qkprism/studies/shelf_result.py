@@ -195,6 +195,9 @@ class Shelf(Frozen):
                 f"The clearest is {best.contrast} in {best.head} (accuracy {best.accuracy:.2f}, chance "
                 f"{best.chance:.2f}): its feature {best.feature} moves {best.effect:+.2f} of the attention."
             )
+        for word, rows in (("Those that hold", held), ("Those that do not", [r for r in self.rows if not r.holds])):
+            if rows:
+                told.append(f"{word}: {', '.join(f'{row.contrast} ({row.head})' for row in rows)}.")
         return told
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
