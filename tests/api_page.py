@@ -58,7 +58,9 @@ def _class(name: str) -> Iterator[str]:
     found = getattr(qk, name)
     yield f"### {name}\n"
     yield from _blocks(inspect.getdoc(found) or "")
-    methods = [(key, value) for key, value in vars(found).items() if not key.startswith("_") and _said(value)]
+    ours = [one for one in found.__mro__ if one.__module__.startswith("qkprism")]
+    every = {key: inspect.getattr_static(found, key) for one in ours for key in vars(one) if not key.startswith("_")}
+    methods = [(key, value) for key, value in every.items() if _said(value)]
     if methods:
         yield "| | |\n|---|---|"
         yield from (f"| `{_call(key, value)}` | {_cell(_said(value))} |" for key, value in methods)

@@ -9,33 +9,28 @@ takes away and the position bias adds. They sum to the logit exactly.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.core.frozen import Frozen
 from qkprism.core.terms import RESIDUAL, variance_shares
 from qkprism.errors import QKPrismError
 from qkprism.options import show, whole_number
-from qkprism.results.stored import infinite, load_result, save_result
+from qkprism.results.stored import Condition, Table
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-ONE, MANY = "attribution", "attributions"
 STRONG = 0.1  # of the spread of the logits: from here on a sequential split depends strongly on its order
 
 
 @dataclass(frozen=True, repr=False)
-class Attribution(Frozen):
+class Attribution(Table, kind="attribution"):
     """Why one query token attends where it does: the terms of the logit of every token that it sees.
 
     A term is known up to a number that all tokens share, which moves no attention: compare tokens with each other.
@@ -52,7 +47,7 @@ class Attribution(Frozen):
     method: str
     marks: Mapping[int, str] = field(default_factory=dict)
     angles: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    condition: float = 1.0
+    condition: Condition = 1.0
     order_spread: float | None = None
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -117,24 +112,9 @@ class Attribution(Frozen):
 
         return attribution_figure(self)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `Attribution.load` gives the same."""
-        return save_result(self, folder, ONE)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Attribution:
-        """Read a run folder that `save` wrote."""
-        return load_result(
-            cls, folder, ONE, condition=infinite, marks=lambda marks: {int(at): mark for at, mark in marks.items()}
-        )
-
     def __repr__(self) -> str:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in self.variance_shares().items())
         return f"Attribution({self.head}, token {self.query}, {self.method}; of the logits' variance: {shares})"
-
-    def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True)
-        return f"<p>{escape(repr(self))}</p>{table}" + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
 
 
 def _bare(token: str) -> str:
@@ -143,7 +123,7 @@ def _bare(token: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Attributions(Frozen):
+class Attributions(Table, kind="attributions"):
     """Over many examples: what each term is worth, in each head.
 
     gap               mean term of the positive keys less that of the negative ones; `gap_share` of the whole gap
@@ -157,7 +137,7 @@ class Attributions(Frozen):
     errors: Mapping[str, Float64[Tensor, "head term"]]
     n: int
     method: Mapping[str, str]
-    condition: Mapping[str, float]
+    condition: Mapping[str, Condition]
     order_spread: Mapping[str, float | None]
     angles: Mapping[str, Mapping[str, Sequence[float]]]
     notes: tuple[str, ...] = ()
@@ -186,20 +166,5 @@ class Attributions(Frozen):
 
         return attributions_figure(self)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `Attributions.load` gives the same."""
-        return save_result(self, folder, MANY)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Attributions:
-        """Read a run folder that `save` wrote."""
-        return load_result(
-            cls, folder, MANY, condition=lambda conditions: {head: infinite(c) for head, c in conditions.items()}
-        )
-
     def __repr__(self) -> str:
         return f"Attributions({', '.join(self.terms)}; {len(self.heads)} heads; {self.n} examples)"
-
-    def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True)
-        return str(table) + "".join(f"<p>{escape(note)}</p>" for note in self.notes)

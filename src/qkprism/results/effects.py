@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,16 +15,14 @@ from torch import Tensor
 from qkprism.controls import BY_NAME
 from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, spread_over_draws
-from qkprism.core.frozen import Frozen
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, is_name
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-KIND = "effects"
 GIVEN = "given"  # the target that the example marks, or a random negative
 SIGMAS = 2.0  # errors by which a feature must exceed a control to beat it
 NO_ERROR = "has no standard error, so it is not compared with controls"
@@ -46,7 +42,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Effects(Frozen):
+class Effects(Table, kind="effects"):
     """The effect of every condition in every head, each mean with its standard error over examples.
 
     `values` and `errors` are by measure. `gains` is how much more an entry moves `compared` than no edit does, and
@@ -282,15 +278,6 @@ class Effects(Frozen):
         from qkprism.figures.effects import effects_figure
 
         return effects_figure(self, measure or self.compared, target)
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `Effects.load` gives the same effects."""
-        return save_result(self, folder, KIND)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Effects:
-        """Read a run folder that `save` wrote."""
-        return load_result(cls, folder, KIND, entries=lambda rows: tuple(Entry(*row) for row in rows))
 
     def __repr__(self) -> str:
         return f"Effects({self.title}; {', '.join(self.features)}; {len(self.heads)} heads; {int(self.n[0])} examples)"

@@ -9,25 +9,21 @@ interact").
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from qkprism.core.evidence import f_tail
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Result
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-KIND = "interactions"
 LEVEL = 0.001  # of chance, up to which amplitudes are said to differ
 
 
-@dataclass(frozen=True)
-class FeatureAmplitudes:
+class FeatureAmplitudes(NamedTuple):
     """The amplitudes of one feature in one head, at all values of a label."""
 
     head: str
@@ -70,7 +66,7 @@ class FeatureAmplitudes:
 
 
 @dataclass(frozen=True)
-class Interactions:
+class Interactions(Result, kind="interactions"):
     """The amplitudes of all features in all heads: a row a head, feature and value in `to_frame`."""
 
     found: tuple[FeatureAmplitudes, ...]
@@ -106,20 +102,3 @@ class Interactions:
         from qkprism.figures.interaction import interaction_figure
 
         return interaction_figure(self)
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `Interactions.load` gives the same."""
-        rows = tuple(tuple(vars(one).items()) for one in self.found)
-        return save_result(Interactions(rows, self.notes), folder, KIND)  # type: ignore[arg-type]
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Interactions:
-        """Read a run folder that `save` wrote."""
-        return load_result(cls, folder, KIND, found=_restored)
-
-
-def _restored(rows: Any) -> tuple[FeatureAmplitudes, ...]:
-    every: list[dict[str, Any]] = [
-        {name: tuple(one) if isinstance(one, list) else one for name, one in row} for row in rows
-    ]
-    return tuple(FeatureAmplitudes(**row) for row in every)

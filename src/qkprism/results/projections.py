@@ -7,37 +7,33 @@ this feature alone.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from qkprism.core.frozen import Frozen
 from qkprism.core.means import Means
 from qkprism.core.projectors import projector
 from qkprism.errors import QKPrismError
 from qkprism.heads import HeadLike
 from qkprism.results.features import Features
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Result
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-KIND = "projections"
 FEWEST, NEIGHBOURS = 8, 15  # points that UMAP needs, neighbours that it looks at
 LabelOrNone = str | int | float | bool | None
 
 
 @dataclass(frozen=True, repr=False)
-class Projections(Frozen):
+class Projections(Result, kind="projections"):
     """The vectors of some heads: a query an example, its marked keys one after another."""
 
     query: Mapping[str, Float[Tensor, "example d_head"]]
@@ -183,15 +179,6 @@ class Projections(Frozen):
         from qkprism.figures.projection import projection_figure
 
         return projection_figure(self, features, contrast, str(head), color or next(iter(self.labels), ""), umap=umap)
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `Projections.load` gives the same."""
-        return save_result(self, folder, KIND)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Projections:
-        """Read a run folder that `save` wrote."""
-        return load_result(cls, folder, KIND)
 
     def __repr__(self) -> str:
         return f"Projections({len(self.heads)} heads; {self.n} queries, {len(self.example)} keys)"

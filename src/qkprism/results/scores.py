@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,21 +11,18 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.evidence import LEVEL, Count, accuracy_p, count_found, q_values
-from qkprism.core.frozen import Frozen
 from qkprism.heads import Head
 from qkprism.options import HEAD_MEASURES as MEASURES
 from qkprism.options import choice, finite, whole_number
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-KIND = "scores"
-
 
 @dataclass(frozen=True, repr=False)
-class HeadScores(Frozen):
+class HeadScores(Table, kind="scores"):
     """A row a head, best first; each mean with its standard error over examples, in which a repeated text counts once.
 
     accuracy            how often the most attended marked key is positive
@@ -116,18 +111,6 @@ class HeadScores(Frozen):
 
         return score_figure(self, measure or self.sorted_by)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `HeadScores.load` gives the same table."""
-        return save_result(self, folder, KIND)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> HeadScores:
-        """Read a run folder that `save` wrote."""
-        return load_result(cls, folder, KIND, heads=lambda names: tuple(map(Head.parse, names)))
-
     def __repr__(self) -> str:
         best = ", ".join(f"{h} {v:.2f}" for h, v in zip(self.heads[:5], self.values[self.sorted_by], strict=False))
         return f"HeadScores({len(self)} heads, {self.n} examples; best {self.sorted_by}: {best})"
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False, max_rows=20, float_format="{:.3g}".format))

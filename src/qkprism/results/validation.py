@@ -19,23 +19,19 @@ noise. So what is said of several heads is said first of those in which the fact
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.core.scatter import Scatter
 from qkprism.core.variation import N_NEARNESS
-from qkprism.results.stored import load_result, save_result
-from qkprism.runs import of_another_version
+from qkprism.results.stored import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-KIND = "validation"
 CLEAR = 3.0  # standard errors by which a true part must differ from 0
 LEAST = 0.1  # logits: the exchange moves the gap by twice this, the odds of the two keys by a fifth
 MATTERS, ALL = "matters", "all"
@@ -135,7 +131,7 @@ def _slopes(scatter: Scatter, place: int) -> tuple[tuple[float, float], tuple[fl
 
 
 @dataclass(frozen=True, repr=False)
-class Validation:
+class Validation(Table, kind="validation"):
     """How near every edit and attribution comes to the truth: a row a set of features, factor, head and method.
 
     logit       mean absolute error of the two edited logits relative to no edit (1: no better, 0: perfect);
@@ -219,23 +215,11 @@ class Validation:
 
         return validation_figure(self)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `Validation.load` gives the same."""
-        return save_result(self, folder, KIND)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Validation:
-        """Read a run folder that `save` wrote."""
-        return load_result(cls, folder, KIND, checks=lambda rows: tuple(_check(row, folder) for row in rows))
-
     def __repr__(self) -> str:
         heads = len({check.head for check in self.checks})
         return (
             f"Validation({', '.join(self.factors)}; {heads} heads; {max((c.n for c in self.checks), default=0)} pairs)"
         )
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True))
 
 
 def over_heads(checks: Sequence[TruthCheck]) -> dict[str, float]:
@@ -302,9 +286,3 @@ def _sentence(checks: Sequence[TruthCheck]) -> str:
         f"{name}, {first.method}: the factor matters in {len(some)} of {heads}. There {edit}the part is off by "
         f"{found['relative_part_error']:.0%} of the true part (median head {found['relative_part_error_median']:.0%})."
     )
-
-
-def _check(row: Sequence[Any], folder: str | os.PathLike[str]) -> TruthCheck:
-    if len(row) != len(TruthCheck._fields):
-        raise of_another_version(folder, f"a check has {len(row)} values, and {len(TruthCheck._fields)} are read")
-    return TruthCheck._make(math.nan if value is None else value for value in row)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from qkprism.results.features import Features
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Result
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
-
-KIND = "entity_ranks"
 
 
 class EntityRank(NamedTuple):
@@ -32,7 +28,7 @@ class EntityRank(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EntityRanks:
+class EntityRanks(Result, kind="entity_ranks"):
     """A row a number of entities, contrast and head."""
 
     rows: tuple[EntityRank, ...]
@@ -67,16 +63,3 @@ class EntityRanks:
         from qkprism.figures.entities import entities_figure
 
         return entities_figure(self)
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder, from which `EntityRanks.load` gives the same."""
-        return save_result(self, folder, KIND)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> EntityRanks:
-        """Read a run folder that `save` wrote."""
-        return load_result(cls, folder, KIND, rows=lambda rows: tuple(map(_row, rows)))
-
-
-def _row(row: Sequence[Any]) -> EntityRank:
-    return EntityRank._make(math.nan if value is None else value for value in row)

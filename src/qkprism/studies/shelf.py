@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from qkprism.ranks import wait
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Result
 from qkprism.results.validation import TruthCheck, Validation
 from qkprism.store import Parts
 from qkprism.studies.jobs import job_of
@@ -44,19 +43,10 @@ LEAST = 32  # examples, for 8 folds of some
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Result, kind="evidence"):
     """Of every feature of a contrast the p of the held-out test in every head."""
 
     p: Mapping[str, Float64[Tensor, " head"]] = field(default_factory=dict)
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder."""
-        return save_result(self, folder, "evidence")
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Evidence:
-        """Read what `save` wrote."""
-        return load_result(cls, folder, "evidence")
 
 
 def run_shelf(

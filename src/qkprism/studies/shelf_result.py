@@ -15,11 +15,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.feature import Feature
-from qkprism.core.frozen import Frozen
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Table
 from qkprism.runs import MANIFEST, json_value, read_manifest
 from qkprism.subspaces.spaces import Spaces
 
@@ -86,7 +85,7 @@ class ShelfRow(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Shelf(Frozen):
+class Shelf(Table, kind=KIND):
     """The head atlas of a model by named features: a row a contrast, and the accuracy of every head.
 
     accuracy    on held-out words, a row a contrast, a column a head; `q` of each over the heads of its row
@@ -202,20 +201,14 @@ class Shelf(Frozen):
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the table as a run folder of its own, without the features."""
-        return save_result(replace(self, folder=None), folder, KIND)
+        return super(Shelf, replace(self, folder=None)).save(folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Shelf:
         """Read a study's folder, or a table that `save` wrote."""
         inside = Path(folder) / TABLE
         place = inside if inside.is_dir() else Path(folder)
-        found = load_result(
-            cls,
-            place,
-            KIND,
-            rows=lambda rows: tuple(_row(row) for row in rows),
-            heads=lambda names: tuple(map(Head.parse, names)),
-        )
+        found = super().load(place)
         return replace(found, folder=str(Path(folder))) if place is inside else found
 
     def __repr__(self) -> str:
@@ -235,12 +228,3 @@ def _read_once(load: Callable[[Path], Any], place: Path, written: int) -> Any:  
 def part_folder(contrast: str, part: str) -> str:
     """The folder of a part of a contrast in that of its study."""
     return f"{contrast}-{part}"
-
-
-def _row(values: list[Any]) -> ShelfRow:
-    """A row as JSON has it: no NaN, and lists."""
-    numbers = {name for name, kind in ShelfRow.__annotations__.items() if kind == "float"}
-    named: dict[str, Any] = dict(zip(ShelfRow._fields, values, strict=True))
-    named["heads"] = tuple(named["heads"])
-    named |= {name: math.nan for name in numbers if named[name] is None}
-    return ShelfRow(**named)

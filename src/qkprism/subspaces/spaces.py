@@ -9,10 +9,8 @@ other contrasts of the same call.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
@@ -22,16 +20,15 @@ from qkprism.core.feature import Feature
 from qkprism.core.projectors import Subspace
 from qkprism.heads import Head
 from qkprism.results.features import Features
-from qkprism.results.stored import load_result, save_result
+from qkprism.results.stored import Result
 from qkprism.subspaces.conditions import Method, layer_conditions
 
-KIND = "spaces"
 SIGNIFICANT = 0.05
 DEPENDENT = 1e-6
 
 
 @dataclass(frozen=True)
-class Spaces:
+class Spaces(Result, kind="spaces"):
     """Bases by contrast, of one head after another, in each the feature's own first and then those of the draws.
 
     `relative` says whether positions were counted from the query; `ranks` has a row a head, a column a basis.
@@ -73,15 +70,6 @@ class Spaces:
                 start = int(ranks[:place].sum())
                 columns = self.columns[name][:, start : start + int(ranks[place].sum())].double()
                 yield name, list(columns.split(ranks[place].tolist(), 1))
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write a run folder."""
-        return save_result(replace(self, heads=tuple(map(str, self.heads))), folder, KIND)  # type: ignore[arg-type]
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Spaces:
-        """Read what `save` wrote."""
-        return load_result(cls, folder, KIND, heads=lambda names: tuple(map(Head.parse, names)))
 
 
 def held_rank(feature: Feature) -> int:
