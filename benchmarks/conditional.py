@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 import qkprism as qk
+from qkprism.heads import Head
 from qkprism.results.validation import CLEAR, TruthCheck, over_heads
 from qkprism.studies.binding import choose_heads
 from qkprism.studies.binding_prompts import binding_prompts
@@ -54,6 +55,7 @@ def run(model: qk.Model, schema: str, pairs: int, seed: int) -> list[dict[str, o
     found = qk.validate(model, truth, features, methods=METHODS, progress=False)
     return [
         {"schema": schema, "pairs": pairs, "seed": seed, "matters": check.matters, **check._asdict()}
+        | {"head": str(check.head)}
         for check in found.checks
     ]
 
@@ -80,7 +82,9 @@ def report(file: Path) -> None:
 
 
 def _checks(rows: pd.DataFrame) -> list[TruthCheck]:
-    return [TruthCheck(**row) for row in rows[[*TruthCheck._fields]].to_dict("records")]
+    return [
+        TruthCheck(**row | {"head": Head.parse(row["head"])}) for row in rows[[*TruthCheck._fields]].to_dict("records")
+    ]
 
 
 def main() -> None:

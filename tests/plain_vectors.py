@@ -46,6 +46,6 @@ def intervene_vectors(
         for at in range(0, len(part.query), _CHUNK):
             chunk = slice(at, at + _CHUNK)
             sums.add(measure_edits(part.scene(chunk, layer.scaling), of_head, edit), weight[chunk])
-        parts[name] = [([str(head)], sums, ranks)]
+        parts[name] = [([head], sums, ranks)]
     provenance: dict[str, Any] = {"edit": str(edit), "seed": seed, "choices": vars(features.choices)}
     return Effects.read_all(parts, edit=edit, notes=of_head[head].notes, provenance=provenance)

@@ -11,6 +11,7 @@ from planted import Lock, basis_change, two_factors
 from qkprism import Attribution, Attributions, Contrast, Example, QKPrismError
 from qkprism.core.splitting import METHODS, shapley, split_of
 from qkprism.core.terms import variance_shares
+from qkprism.heads import Head
 from test_intervene import HEADS, contrasts, examples, load
 from test_pipeline import unchecked
 from tiny import one_thread  # noqa: F401
@@ -211,7 +212,7 @@ def test_attribute__examples_give_means_of_the_single_ones_with_errors(model, fe
         warnings.simplefilter("ignore")
         found = qk.attribute(model, Contrast("test", test), features, batch_size=4, progress=False)
     single = [qk.attribute(model, e, features, "L1H3") for e in test]
-    assert found.heads == ("L0H1", "L1H0", "L1H3")
+    assert found.heads == (Head(0, 1), Head(1, 0), Head(1, 3))
     gaps, shares = [], []
     for one in single:
         at = {
@@ -277,7 +278,7 @@ def test_attribute__order_is_judged_on_the_tokens_that_are_seen(llama, own):
         warnings.simplefilter("ignore")
         one = qk.attribute(llama, text, raw, "L1H3", method="sequential")
         many = qk.attribute(llama, [text], raw, "L1H3", method="sequential", progress=False)
-    assert many.order_spread["L1H3"] == pytest.approx(one.order_spread, rel=1e-6)
+    assert many.order_spread[Head(1, 3)] == pytest.approx(one.order_spread, rel=1e-6)
 
 
 def test_attribute__order_spread_does_not_depend_on_batches(llama, own):
@@ -291,8 +292,8 @@ def test_attribute__order_spread_does_not_depend_on_batches(llama, own):
         ]
         single = [qk.attribute(llama, example, raw, "L1H3", method="sequential").order_spread for example in test]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
-    assert found[0]["L1H3"] <= sum(single) / 15  # the most of one feature, not of a different one each time
-    assert qk.attribute(llama, test, own, progress=False).order_spread["L1H3"] is None
+    assert found[0][Head(1, 3)] <= sum(single) / 15  # the most of one feature, not of a different one each time
+    assert qk.attribute(llama, test, own, progress=False).order_spread[Head(1, 3)] is None
 
 
 def test_attribute__terms_keep_their_names_where_heads_project_in_different_orders(llama, own):

@@ -129,7 +129,7 @@ def test_intervene__prints_verdicts_and_saves_a_report(run, place, saved):
     page = (target / "report.html").read_text()
     assert "boxes moves most in" in said_in(page)
     assert answer_in(page, "figure", figure="effects")["figure"]["data"]
-    assert Effects.load(target).heads == ("L0H1", "L1H0")
+    assert [str(head) for head in Effects.load(target).heads] == ["L0H1", "L1H0"]
     code, out, _ = run(*common, "--outcome", "logits", "--each", "--heads", "L1H0", "--json")
     body = json.loads(out)
     assert code == 0

@@ -396,7 +396,7 @@ def test_outcome__methods_share_their_random_controls_and_the_conditional_has_it
 def test_validate__leads_with_logits_and_has_the_permuted_control(bound):
     model, task, features = bound
     pairs = {name: task.counterfactuals(name) for name in ("order", "lexical")}
-    frame = qk.validate(model, pairs, features, progress=False).to_frame().set_index(["method", "factor", "head"])
+    frame = qk.validate(model, pairs, features, progress=False).to_frame().set_index(["method", "feature", "head"])
     methods = set(frame.index.get_level_values("method"))
     assert {CONDITIONAL, "conditional, permuted", "conditional, key draws", "contrast", "whole key"} <= methods
     none = frame.loc[CONDITIONAL].logit_off_unedited

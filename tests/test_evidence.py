@@ -103,7 +103,7 @@ def features_of(names, n_heads, null_from):
 def test_features__q_is_over_the_heads_of_each_contrast():
     features = features_of(("a", "b"), 6, null_from=2)
     frame = features.to_frame()
-    for name, own in frame.groupby("contrast"):
+    for name, own in frame.groupby("feature"):
         p = torch.tensor(own.p.to_numpy())
         assert torch.equal(torch.tensor(own.q.to_numpy()), q_values(p))
         assert features.count_found()[name] == count_found(p)

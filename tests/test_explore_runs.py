@@ -27,7 +27,7 @@ from test_atlas import explained
 from test_pipeline import contrast
 from tiny import one_thread  # noqa: F401
 
-CHECK = TruthCheck("ours", "thing", "L1H2", "contrast", 0.5, 0.1, 1.1, 1.0, 0.1, 0.1, 0.1, 1, 0, 0, 0, 9, logit=0.4)
+CHECK = TruthCheck("ours", "thing", Head(1, 2), "contrast", 0.5, 0.1, 1.1, 1.0, 0.1, 0.1, 0.1, 1, 0, 0, 0, 9, logit=0.4)
 
 
 @cache
@@ -178,7 +178,7 @@ def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tm
     effects = qk.intervene(model, contrast(30, seed=5), features(), draws=2, progress=False)
     effects.save(tmp_path / "e")
     runs = {str(tmp_path / name): open_run(tmp_path / name) for name in ("f", "e")}
-    for head in effects.heads:
+    for head in map(str, effects.heads):
         evidence = desk(runs).library.evidence(head)
         (feature,) = evidence["features"]
         (effect,) = feature["effects"]
@@ -194,7 +194,7 @@ def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tm
         named = [row["title"] for row in rows.values() if row["rival"] and row["evidence"] and row["beaten"]]
         before = evidence["sentence"].partition("not clearly more")[0]
         assert all(name in before for name in named)
-    assert desk({}).library.evidence(effects.heads[0])["features"] == []
+    assert desk({}).library.evidence(str(effects.heads[0]))["features"] == []
 
 
 def test_evidence__effects_alone_are_told_with_every_control(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from one_head import decompose_vector_sets
 from qkprism import Projections, QKPrismError, Vectors
 from qkprism.figures import save_figures
+from qkprism.heads import Head
 from qkprism.results import projections
 
 
@@ -33,7 +34,11 @@ def planted():
     keys = torch.stack([positive[:60], negative[:60]], 1).flatten(0, 1)
     labels = tuple(side * v for v in value[:60].tolist() for side in (1, -1))
     vectors = Projections(
-        {"L0H0": query[:60]}, {"L0H0": keys}, torch.arange(120) // 2, torch.arange(120) % 2 == 0, {"value": labels}
+        {Head(0, 0): query[:60]},
+        {Head(0, 0): keys},
+        torch.arange(120) // 2,
+        torch.arange(120) % 2 == 0,
+        {"value": labels},
     )
     return features, vectors
 

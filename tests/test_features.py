@@ -164,7 +164,7 @@ def test_projectors__are_oblique_and_do_not_touch_each_other(factors):
 
 def test_stretch__is_that_of_the_angle_and_is_told_where_projectors_are_badly_conditioned(factors):
     found = factors.with_metric("raw").with_rank(2)
-    frame = found.to_frame().set_index("contrast")
+    frame = found.to_frame().set_index("feature")
     first, second = (found[name, "L0H0"].key_basis[:, :2] for name in ("z1", "z2"))
     cosine = torch.linalg.svdvals(torch.linalg.qr(first)[0].mT @ torch.linalg.qr(second)[0]).max()
     for name in ("z1", "z2"):
@@ -241,7 +241,7 @@ def test_features__is_a_mapping_with_clear_errors(factors):
         factors["z9", "L0H0"]
     with pytest.raises(QKPrismError, match="Name the contrast and the head"):
         factors["L0H0"]
-    assert list(factors.to_frame()["contrast"]) == ["z1", "z2"]
+    assert list(factors.to_frame()["feature"]) == ["z1", "z2"]
     assert factors.get(("z9", "L0H0"), "none") == "none"
 
 

@@ -20,6 +20,7 @@ from qkprism.figures.attributions import attributions_figure
 from qkprism.figures.effects import ALL_EVIDENCE, MEASURES, effects_figure, is_combination, shown_heads
 from qkprism.figures.theme import FEATURE_COLORS, INK, axis, feature_color, number
 from qkprism.figures.validation import METHOD_COLORS, series_of, validation_figure
+from qkprism.heads import Head
 from qkprism.results.attribution import Attribution, Attributions
 from qkprism.results.effects import GIVEN, Effects, Entry
 from qkprism.results.validation import TruthCheck, Validation
@@ -68,7 +69,7 @@ def attribution_of(n=12, terms=("order", "lexical", RESIDUAL), method="oblique",
     values = torch.randn(len(terms), n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits = values.sum(0)
     made = Attribution(
-        head="L1H2",
+        head=Head(1, 2),
         tokens=tuple(f" t{i}" for i in range(n)),
         positions=tuple(range(n)),
         query=n - 1,
@@ -85,7 +86,10 @@ def attribution_of(n=12, terms=("order", "lexical", RESIDUAL), method="oblique",
     return replace(made, **changes)
 
 
-def attributions_of(heads=("L1H2", "L3H4"), terms=("order", "lexical", RESIDUAL), **changes):
+TWO = (Head(1, 2), Head(3, 4))
+
+
+def attributions_of(heads=TWO, terms=("order", "lexical", RESIDUAL), **changes):
     g, size = torch.Generator().manual_seed(0), (len(heads), len(terms))
     names = ("gap", "gap_share", "variance", "variance_marked")
     made = Attributions(
@@ -110,7 +114,7 @@ def check_of(i=0, *, features="", factor="order", head="L1H2", method="raw", **c
     made = TruthCheck(
         features,
         factor,
-        head,
+        Head.parse(head),
         method,
         0.4 + 0.01 * i,
         0.02,
@@ -549,7 +553,7 @@ def test_attributions_figure__one_head_or_forty(n):
 
 
 def test_attributions_figure__caption_names_heads_whose_features_overlap():
-    words = note(attributions_of(condition={"L1H2": 2.0, "L3H4": math.inf}).plot(), "caption").replace("<br>", " ")
+    words = note(attributions_of(condition={TWO[0]: 2.0, TWO[1]: math.inf}).plot(), "caption").replace("<br>", " ")
     assert "In L3H4 the features overlap" in words
     assert "overlap" not in note(attributions_of().plot(), "caption")
 
@@ -657,7 +661,7 @@ def test_validation_figure__says_what_was_not_tested():
 
 
 def test_validation_figure__hostile_names_and_unknown_methods():
-    checks = tuple(check_of(features=EVIL, factor=EVIL, head=head, method=EVIL) for head in ("L1H2", EVIL))
+    checks = tuple(check_of(features=EVIL, factor=EVIL, head=head, method=EVIL) for head in ("L1H2", "L3H4"))
     fig = Validation((*checks, check_of(features="b")), (EVIL,), {"model": EVIL}).plot()
     assert_plain(fig)
     with pytest.raises(QKPrismError, match="no check to draw"):

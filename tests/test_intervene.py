@@ -500,7 +500,7 @@ def test_outcome__heads_one_by_one_and_all_rows(llama, own):
     test = examples(4, seed=13)
     options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
     each = qk.intervene(llama, test, own, together=False, **options)
-    assert each.heads == ("L0H1", "L1H0", "L1H3")
+    assert each.heads == tuple(map(Head.parse, HEADS))
     alone = qk.intervene(llama, test, own, heads="L1H0", **options)
     assert torch.allclose(each.values[:, :, 1], alone.values[:, :, 0], atol=1e-5)
     every_row = qk.intervene(llama, test, own, heads="L0H1", rows="all", **options)

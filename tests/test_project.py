@@ -65,7 +65,7 @@ def test_project__queries_have_the_label_of_their_positive_key(model, features):
 def test_project__saves_loads_and_draws(model, features, tmp_path):
     found = qk.project(model, examples(5, seed=3), features, progress=False)
     again = Projections.load(found.save(tmp_path / "projections"))
-    assert torch.equal(again.key["L0H1"], found.key["L0H1"])
+    assert torch.equal(again.vectors("L0H1")[0], found.vectors("L0H1")[0])
     assert again.labels == found.labels
     fig = again.plot(features, "first", "L0H1", color="first")
     assert "alignment" in fig.layout.title.text

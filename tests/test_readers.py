@@ -10,6 +10,7 @@ import qkprism as qk
 from qkprism.capture import batching, readers
 from qkprism.capture.readers import read_together
 from qkprism.contrasts import Span
+from qkprism.heads import Head
 from qkprism.verbs.attribute import attributions_reader
 from qkprism.verbs.intervene import EditOptions, effects_readers
 from qkprism.verbs.project import projections_reader
@@ -57,7 +58,7 @@ def assert_same(found, model, features, given, monkeypatch):
         np.testing.assert_allclose(ours[numbers], theirs[numbers], rtol=2e-3, atol=2e-4, err_msg=name)
     shown = qk.project(model, [*bases[:5], *examples(4, seed=9)], features, heads=["L1H0"], progress=False)
     # the order of the examples is that of the pass
-    ours, theirs = (p.query["L1H0"][:, 0].sort().values for p in (found["projections"], shown))
+    ours, theirs = (p.query[Head(1, 0)][:, 0].sort().values for p in (found["projections"], shown))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert len(found["projections"].example) == len(shown.example)
 
@@ -116,5 +117,5 @@ def test_read_together__a_text_with_many_queries_keeps_to_the_batch_size(model, 
     run = type(model).run
     monkeypatch.setattr(type(model), "run", lambda self, ids, *a, **o: rows.append(len(ids)) or run(self, ids, *a, **o))
     found = qk.project(model, many, features, batch_size=2, progress=False)
-    assert len(found.query["L1H0"]) == 12
+    assert len(found.query[Head(1, 0)]) == 12
     assert max(rows) <= 2

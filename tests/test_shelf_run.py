@@ -21,6 +21,7 @@ from qkprism.contrasts.words import words
 from qkprism.core.evidence import leading_p
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.opening import open_run
+from qkprism.heads import Head
 from qkprism.studies import shelf as running
 from qkprism.studies.shelf_pass import factors_of, first_pass
 from qkprism.studies.shelf_result import ShelfRow
@@ -138,7 +139,7 @@ def test_run__features_of_a_head_can_be_had_by_name(made):
     head = loaded["duplicate"].head
     named = loaded.named(head)
     assert "duplicate:word" in named
-    assert all(str(feature.head) == head for feature in named.values())
+    assert all(feature.head == head for feature in named.values())
     with pytest.raises(QKPrismError, match="no contrast 'boxes'"):
         loaded.features("boxes")
 
@@ -195,7 +196,7 @@ def test_open_run__a_shelf_of_another_version_is_shown_and_names_no_parts(made, 
 
 def test_row__holds_only_if_all_three_do():
     good = ShelfRow(
-        "a", "b?", "c", ("L0H0",), "L0H0", "a", 0.9, 0.02, 0.5, 0.0, 2, 2, 0.0, 0.5, 0.02, 0.4, 0.1, "pca", 0.3,
+        "a", "b?", "c", (Head(0, 0),), Head(0, 0), "a", 0.9, 0.02, 0.5, 0.0, 2, 2, 0.0, 0.5, 0.02, 0.4, 0.1, "pca", 0.3,
         "x", 1.0, 1.1, 0.1, 100,
     )  # fmt: skip
     assert good.holds

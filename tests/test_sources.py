@@ -11,6 +11,7 @@ import qkprism as qk
 from qkprism import Contrast, Example, QKPrismError, Vectors, VectorSource
 from qkprism.capture.source import ContrastReading
 from qkprism.capture.vector_batches import encoded_vectors
+from qkprism.heads import Head
 from qkprism.verbs.decompose import source_of
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -149,7 +150,7 @@ def test_verbs__read_vectors_as_attention_among_marked_keys():
     gap = (logit[:, 0, 0] - logit[:, 0, 1:].mean(1)).mean()
     assert float(terms.values["gap"][0].sum()) == pytest.approx(float(gap), rel=1e-5)
     shown = qk.project(source, "z", features, **QUIET)
-    assert torch.equal(shown.query["L3H1"], query[:, 1])
+    assert torch.equal(shown.query[Head(3, 1)], query[:, 1])
 
 
 def test_verbs__say_what_vectors_lack(model):

@@ -245,7 +245,7 @@ def test_binding__ranks_against_entities_are_a_part_of_their_own(finished):
     with pytest.raises(QKPrismError, match="n_entities=3"):
         study_binding(model, place.with_name("new"), n_pairs=3, entities=(3, 6), progress=False)
     assert not (place.with_name("new") / "heads").exists()  # refused before anything was computed
-    assert set(frame["contrast"]) == {"order", "lexical"}
+    assert set(frame["feature"]) == {"order", "lexical"}
     assert answer_in(qk.report(place).html, "figure", figure="entities")["figure"]["data"]
     assert found.entities.plot().layout.title.text
 
@@ -343,7 +343,7 @@ def test_comparison__says_whose_number_is_whose_and_is_not_kind(made):
     """A random model agrees with nothing that takes a trained one."""
     found = BindingStudy.load(made[1])
     rows = {claim.what: claim._asdict() for claim in comparison(found)}
-    truth = found.validation.summary().query("heads == 'matters'").set_index(["features", "factor", "method"])
+    truth = found.validation.summary().query("heads == 'matters'").set_index(["set", "feature", "method"])
     said = rows["logits split into features"]["here"]
     ours, paper = truth.loc["ours", "order", "contrast"], truth.loc["paper", "order", "raw sequential"]
     assert f"order matters in {ours['n_heads']} of {len(found.heads)} heads" in said

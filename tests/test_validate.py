@@ -14,6 +14,7 @@ from qkprism.contrasts import Span, Text
 from qkprism.core.scatter import Scatter
 from qkprism.core.splitting import split_of
 from qkprism.core.variation import MarkedRows, total_variation
+from qkprism.heads import Head
 from qkprism.models.encoding import encode
 from qkprism.results.validation import TruthCheck
 from qkprism.verbs import validate as validating
@@ -125,7 +126,7 @@ def test_validate__is_what_one_computes_by_hand(model, features, true):
                 gaps = [float(r["query"] @ (r["pair"][0] - r["pair"][1])) * scaling for r in (before, truth)]
                 parts.append(float(before["query"] @ p @ (before["pair"][0] - before["pair"][1])) * scaling)
                 real.append((gaps[0] - gaps[1]) / 2)
-            row = frame[(frame["head"] == str(head)) & (frame.factor == factor) & (frame.method == "contrast")].iloc[0]
+            row = frame[(frame["head"] == str(head)) & (frame.feature == factor) & (frame.method == "contrast")].iloc[0]
             assert row.tv == pytest.approx(np.mean(errors) / np.mean(none), abs=1e-4)
             assert row.part == pytest.approx(np.mean(parts), abs=1e-4)
             assert row.true_part == pytest.approx(np.mean(real), abs=1e-4)
@@ -139,14 +140,14 @@ def test_validate__has_every_method_and_compares_sets_of_features(model, feature
     paper = qk.decompose(model, contrasts(), heads=HEADS, recipe="paper", progress=False)
     found = qk.validate(model, pairs(16), {"ours": features, "paper": paper}, progress=False)
     frame = found.to_frame()
-    assert set(frame[frame.features == "ours"].method) == {
+    assert set(frame[frame.set == "ours"].method) == {
         "whole key",
         "contrast",
         "raw oblique",
         "raw",
         "raw sequential",
     }
-    assert "contrast" not in set(frame[frame.features == "paper"].method)
+    assert "contrast" not in set(frame[frame.set == "paper"].method)
     assert frame[frame.method == "raw sequential"].tv.isna().all()
     assert not frame[frame.method == "contrast"].slope_other.isna().any()
     assert set(found.summary().columns) >= {"tv", "absolute_part_error", "slope_own"}
@@ -157,8 +158,8 @@ def test_validate__a_method_that_a_set_lacks_is_said_and_one_that_none_has_is_re
     sets = {"ours": features, "paper": paper}
     found = qk.validate(model, pairs(4), sets, methods=["contrast"], progress=False)
     frame = found.to_frame()
-    assert set(frame[frame.features == "ours"].method) == {"contrast", "whole key", "raw sequential"}
-    assert set(frame[frame.features == "paper"].method) == {"whole key", "raw sequential"}  # no other in its place
+    assert set(frame[frame.set == "ours"].method) == {"contrast", "whole key", "raw sequential"}
+    assert set(frame[frame.set == "paper"].method) == {"whole key", "raw sequential"}  # no other in its place
     (note,) = [note for note in found.notes if "cannot be edited" in note]
     assert note.startswith("paper: cannot be edited by contrast")
     for wrong, says in [
@@ -184,7 +185,7 @@ def check(head, true, off, tv, *, error=0.05, factor="order"):
     distance = {"distance": tv * abs(true), "distance_unedited": abs(true)}
     distance |= {"logit": tv, "logit_off": tv * abs(true), "logit_off_unedited": abs(true)}
     values = (tv, 0.02, true + off, true, error, off, 0.03, 1.0, 0.1, 0.0, 0.1, 60)
-    return TruthCheck("", factor, head, "contrast", *values, **distance)
+    return TruthCheck("", factor, Head.parse(head), "contrast", *values, **distance)
 
 
 def test_summary__leads_with_the_heads_in_which_the_factor_matters():
@@ -237,11 +238,11 @@ def test_validate__an_earlier_version_is_one_clear_line(tmp_path):
 
 
 def test_validate__factors_that_share_their_base_texts_are_as_they_are_alone(model, features):
-    columns = ["factor", "head", "method", "tv", "part", "true_part", "part_error", "part_rms"]
+    columns = ["feature", "head", "method", "tv", "part", "true_part", "part_error", "part_rms"]
     together = qk.validate(model, pairs(), features, progress=False).to_frame()
     for name, own in pairs().items():
         alone = qk.validate(model, {name: own}, features, progress=False).to_frame()
-        same = together[together.factor == name].reset_index(drop=True)
+        same = together[together.feature == name].reset_index(drop=True)
         assert alone[columns[:3]].equals(same[columns[:3]])
         np.testing.assert_allclose(alone[columns[3:]], same[columns[3:]], atol=1e-4)
 
@@ -254,7 +255,7 @@ def test_validate__adds_up_chunks_and_keeps_none(model, features, monkeypatch):
     parts = qk.validate(model, pairs(20), features, batch_size=6, progress=False).to_frame()
     assert sum(taken) == 20
     assert max(taken) <= 4  # a batch more at most
-    names = [column for column in whole if column not in ("features", "factor", "head", "method")]
+    names = [column for column in whole if column not in ("set", "feature", "head", "method")]
     assert parts.drop(columns=names).equals(whole.drop(columns=names))
     np.testing.assert_allclose(parts[names], whole[names], rtol=1e-3, atol=1e-4)
 
@@ -284,7 +285,7 @@ def test_validate__slopes_are_of_the_bases_that_all_factors_change(model, featur
     same = qk.validate(model, {name: own[:20] for name, own in given.items()}, features, progress=False).to_frame()
     more = qk.validate(model, {"boxes": given["boxes"], "first": given["first"][:20]}, features, progress=False)
     more = more.to_frame()
-    own = same.factor == "boxes"
+    own = same.feature == "boxes"
     assert set(more[own].n) == {30}
     assert set(more[~own].n) == {20}
     slopes = ["slope_own", "slope_other", "slope_own_error", "slope_other_error"]

@@ -290,7 +290,7 @@ def _show(features: Any, as_json: bool) -> None:
         body = {"provenance": dict(features.provenance), "found": counts, "features": frame.to_dict("records")}
         print_json(body)
         return
-    shown = ["contrast", "head", "rank", "rank_heldout", "rank_energy", "t", "q", "logit_gap", "logit_gap_error"]
+    shown = ["feature", "head", "rank", "rank_heldout", "rank_energy", "t", "q", "logit_gap", "logit_gap_error"]
     shown += ["salience_energy", "key_agreement", "n"]
     best = frame.sort_values(["q", "t"], ascending=[True, False])
     title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"

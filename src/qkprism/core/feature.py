@@ -228,7 +228,7 @@ class Feature(Frozen):
         gap = asdict(self.logit_gap) if self.logit_gap else dict.fromkeys(("total", "error", "match", "salience"))
         null = self.spectrum.null_mean[0]
         return {
-            "contrast": self.contrast,
+            "feature": self.contrast,
             "head": str(self.head),
             "rank": self.rank,
             "rank_rule": self.rank_rule,

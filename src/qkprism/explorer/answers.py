@@ -150,7 +150,7 @@ def _tested(shelf: Shelf, head: Head) -> list[dict[str, Any]]:
             "accuracy": number(float(accuracy)),
             "q": number(float(q), 6),
             "chance": number(row.chance),
-            "best": row.head == str(head),
+            "best": row.head == head,
         }
         for row, accuracy, q in zip(shelf.rows, shelf.accuracy[:, place], shelf.q[:, place], strict=True)
     ]

@@ -77,7 +77,7 @@ def _views(
     views = [("directions of the feature", [f"direction {i}" for i in (1, 2, 3)], key, query)]
     for told, sides in (
         ("principal components", (key, query)),
-        ("without projection", (scaled(found.key[str(head)].double()), scaled(found.query[str(head)].double()))),
+        ("without projection", tuple(map(scaled, found.vectors(head)))),
     ):
         points, shares = principal_components(torch.cat(sides), SEEN)
         axes = [f"component {i} ({share:.0%})" for i, share in enumerate(shares, 1)]
@@ -117,7 +117,7 @@ def _parts(found: Projections, features: Features, name: str, head: Head) -> Flo
     feature, joint = features[name, head], features.joint(head)
     p = projector(feature) if joint.subspaces is None else joint[name]
     scaling = features.layers[head.layer].scaling
-    query, key = found.query[str(head)].double(), found.key[str(head)].double()
+    key, query = found.vectors(head)
     return torch.einsum("kd,de,ke->k", query[found.example], p, key) * scaling
 
 

@@ -128,7 +128,7 @@ class Library:
     def _texts_of(self, run: str, head: Head) -> list[str]:
         """The texts that a feature can be looked at with, the usual ones first."""
         own = [OWN] if run in self.runs and self.runs[run].file is not None else []
-        kept = [STORED for _, found in self._proofs.parts("projections", run) if str(head) in found.heads][:1]
+        kept = [STORED for _, found in self._proofs.parts("projections", run) if head in found.heads][:1]
         words = [Path(part).name for part in reversed(run.split(SEPARATOR))]
         on_shelf = shelf_names()
         like = [word for word in (*words, *self.sets.features(run).contrasts) if word in on_shelf]

@@ -89,7 +89,7 @@ def _read_once(folder: Path, kind: str, written: int) -> Proof:  # noqa: ARG001 
 
 def effects_told(source: str, effects: Effects, feature: str, head: Head) -> list[dict[str, Any]]:
     """What the edits of a feature do in a head, beside every control; a row a target and method."""
-    if str(head) not in effects.heads:
+    if head not in effects.heads:
         return []
     beaten = [row for row in effects.beats() if row["head"] == str(head) and row["feature"] == feature]
     told = []
@@ -121,7 +121,7 @@ def _beside(other: Entry, entry: Entry) -> bool:
 
 
 def _row(effects: Effects, entry: Entry, head: Head, rivals: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    at, column, control = effects.entries.index(entry), effects.heads.index(str(head)), BY_NAME[entry.control]
+    at, column, control = effects.entries.index(entry), effects.heads.index(head), BY_NAME[entry.control]
     rival = rivals.get(entry.control, {})
     return {
         "control": entry.control,
@@ -152,7 +152,7 @@ def checks_told(source: str, validation: Validation, feature: str, head: Head) -
             "sentence": _sentence(check),
         }
         for check in validation.checks
-        if check.factor == feature and check.head == str(head)
+        if check.factor == feature and check.head == head
     ]
 
 
@@ -177,6 +177,6 @@ def _sentence(check: TruthCheck) -> str:
 def projections_of(proofs: Proofs, features: str, head: Head) -> Projections:
     """The vectors that were kept with a study."""
     for _, found in proofs.parts("projections", features):
-        if str(head) in found.heads:
+        if head in found.heads:
             return found
     raise QKPrismError(f"No keys and queries of {head} were kept with {features}. Choose a contrast of the shelf.")

@@ -60,7 +60,7 @@ class FeatureSets:
                 found[name] = run.heads
             elif run.folder is not None and Path(run.folder).is_dir():
                 for row in run.rows:
-                    found[f"{name}{SEPARATOR}{row.contrast}"] = [Head.parse(head) for head in row.heads]
+                    found[f"{name}{SEPARATOR}{row.contrast}"] = row.heads
         return found
 
 

@@ -138,8 +138,8 @@ def _gap_text(attributions: Attributions, i: int, j: int) -> str:
 def _gap_caption(attributions: Attributions) -> str:
     large = [head for head in attributions.heads if attributions.condition.get(head, 1.0) >= CONDITION]
     overlap = (
-        f"In {', '.join(large[:8])}{' and others' if len(large) > 8 else ''} the features overlap (condition number "
-        f"{CONDITION:g} or more): their parts can be large and cancel."
+        f"In {', '.join(map(str, large[:8]))}{' and others' if len(large) > 8 else ''} the features overlap (condition "
+        f"number {CONDITION:g} or more): their parts can be large and cancel."
         if large
         else ""
     )

@@ -427,7 +427,7 @@ def _subtitle(effects: Effects, target: str) -> str:
     return facts(
         effects.provenance,
         shortened(contrast) if contrast else "",
-        count(len(effects.heads), "head") if len(effects.heads) > 1 else effects.heads[0],
+        count(len(effects.heads), "head") if len(effects.heads) > 1 else str(effects.heads[0]),
         count(n, "example"),
         aim,
     )

@@ -23,14 +23,14 @@ RULES = {
 def entities_figure(ranks: EntityRanks, *, width: int = WIDTH) -> go.Figure:
     """A row of panels a contrast, a panel a rule, a line a head."""
     frame = ranks.to_frame()
-    contrasts, heads = [*dict.fromkeys(frame["contrast"])], [*dict.fromkeys(frame["head"])]
+    contrasts, heads = [*dict.fromkeys(frame["feature"])], [*dict.fromkeys(frame["head"])]
     height = 260 * len(contrasts)
     fig = make_subplots(rows=len(contrasts), cols=len(RULES), horizontal_spacing=0.07, vertical_spacing=0.2)
     for row, contrast in enumerate(contrasts):
         for column, (rule, words) in enumerate(RULES.items()):
             panel = len(RULES) * row + column + 1
             for i, head in enumerate(heads):
-                rows = frame[(frame["contrast"] == contrast) & (frame["head"] == head)]
+                rows = frame[(frame["feature"] == contrast) & (frame["head"] == head)]
                 fig.add_scatter(
                     x=rows["entities"].tolist(),
                     y=[known(value) for value in rows[rule]],

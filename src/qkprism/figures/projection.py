@@ -14,6 +14,7 @@ from qkprism.figures.words import count, facts, name_panel
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from qkprism.heads import Head
     from qkprism.results.features import Features
     from qkprism.results.projections import Projections
 
@@ -26,7 +27,7 @@ def projection_figure(
     projections: Projections,
     features: Features,
     contrast: str,
-    head: str,
+    head: Head,
     color: str,
     *,
     umap: bool = False,

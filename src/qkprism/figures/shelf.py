@@ -34,7 +34,7 @@ def shelf_figure(shelf: Shelf, *, width: int = WIDTH) -> go.Figure:
     fig = go.Figure()
     _draw(fig, grid, shelf, best, number)
     for row in shelf.rows:
-        outline(fig, grid, Head.parse(row.head))
+        outline(fig, grid, row.head)
     for name in _families(shelf.contrasts):
         members = ", ".join(f"{number[c]} {c.replace('_', ' ')}" for c in number if family_of(c) == name)
         marker = {"symbol": "square", "size": 12, "color": family_color(name)}

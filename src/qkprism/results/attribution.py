@@ -19,6 +19,7 @@ from torch import Tensor
 
 from qkprism.core.terms import RESIDUAL, variance_shares
 from qkprism.errors import QKPrismError
+from qkprism.heads import Head
 from qkprism.options import show, whole_number
 from qkprism.results.stored import Condition, Table
 
@@ -36,7 +37,7 @@ class Attribution(Table, kind="attribution"):
     A term is known up to a number that all tokens share, which moves no attention: compare tokens with each other.
     """
 
-    head: str
+    head: Head
     tokens: tuple[str, ...]
     positions: tuple[int, ...]
     query: int
@@ -131,15 +132,15 @@ class Attributions(Table, kind="attributions"):
     variance_marked   the same over the marked keys
     """
 
-    heads: tuple[str, ...]
+    heads: tuple[Head, ...]
     terms: tuple[str, ...]
     values: Mapping[str, Float64[Tensor, "head term"]]
     errors: Mapping[str, Float64[Tensor, "head term"]]
     n: int
-    method: Mapping[str, str]
-    condition: Mapping[str, Condition]
-    order_spread: Mapping[str, float | None]
-    angles: Mapping[str, Mapping[str, Sequence[float]]]
+    method: Mapping[Head, str]
+    condition: Mapping[Head, Condition]
+    order_spread: Mapping[Head, float | None]
+    angles: Mapping[Head, Mapping[str, Sequence[float]]]
     notes: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -148,13 +149,13 @@ class Attributions(Table, kind="attributions"):
         return self.terms[: self.terms.index(RESIDUAL)]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a head and term."""
+        """A row a head and term: `feature` names it, also the residual."""
         import pandas as pd
 
         rows = []
         for i, head in enumerate(self.heads):
             for j, term in enumerate(self.terms):
-                row: dict[str, Any] = {"head": head, "term": term}
+                row: dict[str, Any] = {"head": str(head), "feature": term}
                 for name in self.values:
                     row |= {name: float(self.values[name][i, j]), f"{name}_error": float(self.errors[name][i, j])}
                 rows.append(row)

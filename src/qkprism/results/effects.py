@@ -16,7 +16,7 @@ from qkprism.controls import BY_NAME
 from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, spread_over_draws
 from qkprism.errors import QKPrismError
-from qkprism.heads import Head, is_name
+from qkprism.heads import Head, HeadLike
 from qkprism.results.stored import Table
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ SIGMAS = 2.0  # errors by which a feature must exceed a control to beat it
 NO_ERROR = "has no standard error, so it is not compared with controls"
 
 
-HeadSums = tuple[Sequence[str], EffectSums, Int[Tensor, "_ condition"]]
-"""Names of some heads, their sums, and the rank of each condition in each of them."""
+Edited = Head | str  # a head, or the name of several that were edited together
+HeadSums = tuple[Sequence[Edited], EffectSums, Int[Tensor, "_ condition"]]
+"""Some heads, their sums, and the rank of each condition in each of them."""
 
 
 class Entry(NamedTuple):
@@ -52,7 +53,7 @@ class Effects(Table, kind="effects"):
     """
 
     entries: tuple[Entry, ...]
-    heads: tuple[str, ...]
+    heads: tuple[Edited, ...]
     measures: tuple[str, ...]
     compared: str
     values: Float64[Tensor, "measure entry head"]
@@ -94,7 +95,7 @@ class Effects(Table, kind="effects"):
     def _read(cls, target: str, sums: Sequence[HeadSums]) -> Effects:
         """Read out the sums of heads (with the rank of each condition in each head) towards one target."""
         first = sums[0][1]
-        table, names = first.table, tuple(name for heads, _, _ in sums for name in heads)
+        table, heads = first.table, tuple(head for edited, _, _ in sums for head in edited)
         spread = spread_over_draws(table, torch.cat([total.by_draw.mean() for _, total, _ in sums]))
         first_draw = torch.tensor([table.conditions.index(row) for row in table.rows])
         advantage, advantage_error = (
@@ -103,7 +104,7 @@ class Effects(Table, kind="effects"):
         )
         return cls(
             entries=tuple(Entry(target, c.feature, c.method, c.control) for c in table.rows),
-            heads=names,
+            heads=heads,
             measures=first.measures,
             compared=first.compared,
             values=torch.cat([total.by_row.mean() for _, total, _ in sums], 1).mT,
@@ -140,7 +141,7 @@ class Effects(Table, kind="effects"):
         self,
         measure: str,
         *,
-        head: str | Head,
+        head: HeadLike,
         feature: str = "",
         method: str | None = None,
         control: str = "feature",
@@ -152,14 +153,14 @@ class Effects(Table, kind="effects"):
         at = self._place(feature, method, control, target)
         return tuple(float(t[self.measures.index(measure), at, self._head(head)]) for t in (self.values, self.errors))  # type: ignore[return-value]
 
-    def rank(self, *, head: str | Head, feature: str, method: str | None = None, target: str = GIVEN) -> int:
+    def rank(self, *, head: HeadLike, feature: str, method: str | None = None, target: str = GIVEN) -> int:
         """How many dimensions were edited in a head."""
         return int(self.ranks[self._place(feature, method, "feature", target), self._head(head)])
 
     def gain(
         self,
         *,
-        head: str | Head,
+        head: HeadLike,
         feature: str = "",
         method: str | None = None,
         control: str = "feature",
@@ -172,7 +173,7 @@ class Effects(Table, kind="effects"):
     @property
     def alone(self) -> tuple[Head, ...]:
         """The heads that were edited by themselves; several that were edited together are one row of no head."""
-        return tuple(map(Head.parse, filter(is_name, self.heads)))
+        return tuple(head for head in self.heads if isinstance(head, Head))
 
     def _place(self, feature: str, method: str | None, control: str, target: str) -> int:
         shared = control in BY_NAME and BY_NAME[control].shared
@@ -184,10 +185,11 @@ class Effects(Table, kind="effects"):
             )
         return self.entries.index(entry)
 
-    def _head(self, head: str | Head) -> int:
-        if str(head) not in self.heads:
-            raise QKPrismError(f"There is no effect for {head}. There are: {', '.join(self.heads)}.")
-        return self.heads.index(str(head))
+    def _head(self, head: HeadLike) -> int:
+        wanted = head if head in self.heads else Head.parse(head)
+        if wanted not in self.heads:
+            raise QKPrismError(f"There is no effect for {wanted}. There are: {', '.join(map(str, self.heads))}.")
+        return self.heads.index(wanted)
 
     def beats(self) -> list[dict[str, Any]]:
         """For each head, feature and control: how much more the feature moves, its error, and whether that is clear.
@@ -208,7 +210,7 @@ class Effects(Table, kind="effects"):
                 advantage = float(self.advantage[i, j])
                 sign = -1.0 if self._may_go_either_way and float(self.gains[feature, j]) < 0 else 1.0
                 found.append(
-                    {"head": head, **entry._asdict(), "advantage": advantage, "error": error}
+                    {"head": str(head), **entry._asdict(), "advantage": advantage, "error": error}
                     | {"threshold": SIGMAS * error, "beaten": sign * advantage > SIGMAS * error}
                     | {"evidence": BY_NAME[entry.control].is_evidence, "draws": draws}
                 )
@@ -223,7 +225,9 @@ class Effects(Table, kind="effects"):
                 continue
             key = (entry.target, entry.feature, entry.method)
             for j, head in enumerate(self.heads):
-                compared = [r for r in rows if r["head"] == head and (r["target"], r["feature"], r["method"]) == key]
+                compared = [
+                    r for r in rows if r["head"] == str(head) and (r["target"], r["feature"], r["method"]) == key
+                ]
                 sentences.append(self._sentence(i, j, entry, compared))
         return sentences
 
@@ -264,7 +268,7 @@ class Effects(Table, kind="effects"):
         rows = []
         for i, entry in enumerate(self.entries):
             for j, head in enumerate(self.heads):
-                row: dict[str, Any] = {"head": head, **entry._asdict(), "rank": int(self.ranks[i, j])}
+                row: dict[str, Any] = {"head": str(head), **entry._asdict(), "rank": int(self.ranks[i, j])}
                 for k, name in enumerate(self.measures):
                     row |= {name: float(self.values[k, i, j]), f"{name}_error": float(self.errors[k, i, j])}
                 row |= {"draws": int(self.draws[i]), "spread": float(self.spread[i, j])}

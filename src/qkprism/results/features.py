@@ -142,7 +142,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
         rows = []
         for head in self.heads:
             for first, second in combinations([self[name, head] for name in self.contrasts], 2):
-                row = {"head": str(head), "contrast": first.contrast, "other": second.contrast}
+                row = {"head": str(head), "feature": first.contrast, "other": second.contrast}
                 shared = {side: overlap(first, second, queries=side == "queries") for side in ("keys", "queries")}
                 rows.append({**row, **shared})
         return pd.DataFrame(rows)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from qkprism.core.evidence import f_tail
+from qkprism.heads import Head
 from qkprism.results.stored import Result
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ LEVEL = 0.001  # of chance, up to which amplitudes are said to differ
 class FeatureAmplitudes(NamedTuple):
     """The amplitudes of one feature in one head, at all values of a label."""
 
-    head: str
+    head: Head
     feature: str
     label: str
     values: tuple[Hashable, ...]
@@ -59,7 +60,7 @@ class FeatureAmplitudes(NamedTuple):
 
     def sentence(self) -> str:
         """
-        >>> FeatureAmplitudes("L1H2", "lexical", "order", (0, 1), (0.6, 1.26), (0.01, 0.02), 9000.0).sentence()
+        >>> FeatureAmplitudes(Head(1, 2), "lexical", "order", (0, 1), (0.6, 1.26), (0.01, 0.02), 9000.0).sentence()
         'L1H2: lexical is 2.1 times as strong at order 1 as at order 0.'
         """
         return f"{self.head}: {self.told()}."
@@ -78,7 +79,7 @@ class Interactions(Result, kind="interactions"):
 
         columns = ("head", "feature", "label", "value", "amplitude", "error", "statistic", "chance")
         rows = [
-            (one.head, one.feature, one.label, *at, one.statistic, one.chance)
+            (str(one.head), one.feature, one.label, *at, one.statistic, one.chance)
             for one in self.found
             for at in zip(one.values, one.amplitude, one.error, strict=True)
         ]

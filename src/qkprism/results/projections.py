@@ -20,7 +20,7 @@ from torch import Tensor
 from qkprism.core.means import Means
 from qkprism.core.projectors import projector
 from qkprism.errors import QKPrismError
-from qkprism.heads import HeadLike
+from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
 from qkprism.results.stored import Result
 
@@ -36,15 +36,15 @@ LabelOrNone = str | int | float | bool | None
 class Projections(Result, kind="projections"):
     """The vectors of some heads: a query an example, its marked keys one after another."""
 
-    query: Mapping[str, Float[Tensor, "example d_head"]]
-    key: Mapping[str, Float[Tensor, "key d_head"]]
+    query: Mapping[Head, Float[Tensor, "example d_head"]]
+    key: Mapping[Head, Float[Tensor, "key d_head"]]
     example: Int[Tensor, " key"]
     positive: Bool[Tensor, " key"]
     labels: Mapping[str, tuple[LabelOrNone, ...]]
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def heads(self) -> tuple[str, ...]:
+    def heads(self) -> tuple[Head, ...]:
         return tuple(self.key)
 
     @property
@@ -67,7 +67,7 @@ class Projections(Result, kind="projections"):
     ) -> tuple[Float64[Tensor, "key rank"], Float64[Tensor, "example rank"]]:
         """Where keys and queries lie in the subspace of a feature."""
         feature = features[contrast, head]
-        key, query = self._vectors(str(feature.head))
+        key, query = self.vectors(feature.head)
         return feature.key_coordinates(key), feature.query_coordinates(query)
 
     def scaled_coordinates(
@@ -77,10 +77,12 @@ class Projections(Result, kind="projections"):
         key, query = self.coordinates(features, contrast, head)
         return scaled(key), scaled(query)
 
-    def _vectors(self, head: str) -> tuple[Tensor, Tensor]:
-        if head not in self.key:
-            raise QKPrismError(f"There are no vectors of {head}. There are: {', '.join(self.heads)}.")
-        return self.key[head].double(), self.query[head].double()
+    def vectors(self, head: HeadLike) -> tuple[Float64[Tensor, "key d_head"], Float64[Tensor, "example d_head"]]:
+        """The keys and the queries of a head."""
+        wanted = Head.parse(head)
+        if wanted not in self.key:
+            raise QKPrismError(f"There are no vectors of {wanted}. There are: {', '.join(map(str, self.heads))}.")
+        return self.key[wanted].double(), self.query[wanted].double()
 
     def alignment(self, features: Features, contrast: str, head: HeadLike) -> tuple[float, float]:
         """How often the positive key has the largest part of its example by this feature alone, with its error."""
@@ -95,7 +97,7 @@ class Projections(Result, kind="projections"):
 
         `item` is the label that tells what a key is: errors then allow for examples whose two best keys are the same.
         """
-        key, query = self._vectors(str(head))
+        key, query = self.vectors(head)
         parts = torch.einsum("kd,de,ke->k", query[self.example], p, key)
         best = [_largest(parts, self.example, side, self.n) for side in (self.positive, ~self.positive)]
         parts = torch.cat([parts, torch.full((1,), -torch.inf)])  # of no key
@@ -140,7 +142,7 @@ class Projections(Result, kind="projections"):
 
     def _points(self, features: Features, contrast: str, head: HeadLike) -> dict[str, Float64[Tensor, "point d"]]:
         key, query = self.coordinates(features, contrast, head)
-        whole_key, whole_query = self._vectors(str(features[contrast, head].head))
+        whole_key, whole_query = self.vectors(features[contrast, head].head)
         return {"key": key, "query": query, "whole_key": whole_key, "whole_query": whole_query}
 
     def joint_components(
@@ -167,9 +169,9 @@ class Projections(Result, kind="projections"):
 
         rows = []
         for name, head in features:
-            if str(head) in self.key:
+            if head in self.key:
                 right, error = self.alignment(features, name, head)
-                rows.append({"contrast": name, "head": str(head), "alignment": right, "error": error, "n": self.n})
+                rows.append({"feature": name, "head": str(head), "alignment": right, "error": error, "n": self.n})
         return pd.DataFrame(rows)
 
     def plot(
@@ -178,7 +180,8 @@ class Projections(Result, kind="projections"):
         """Keys and queries in the subspace and without projection, coloured by a label of the keys."""
         from qkprism.figures.projection import projection_figure
 
-        return projection_figure(self, features, contrast, str(head), color or next(iter(self.labels), ""), umap=umap)
+        color = color or next(iter(self.labels), "")
+        return projection_figure(self, features, contrast, Head.parse(head), color, umap=umap)
 
     def __repr__(self) -> str:
         return f"Projections({len(self.heads)} heads; {self.n} queries, {len(self.example)} keys)"

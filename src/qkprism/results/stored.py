@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkprism.core.frozen import Frozen
-from qkprism.heads import Head
+from qkprism.heads import Head, is_name
 from qkprism.runs import of_another_version, read_run, write_run
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def restored(kind: Any, value: Any) -> Any:
         return inside[1] if value is None else value
     if kind is float and value is None:
         return math.nan
-    if kind is Head:
+    if kind is Head or (Head in inside and isinstance(value, str) and is_name(value)):
         return Head.parse(value)
     if hasattr(kind, "_fields"):  # a named tuple
         hints = get_type_hints(kind)

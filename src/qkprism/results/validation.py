@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.core.scatter import Scatter
 from qkprism.core.variation import N_NEARNESS
+from qkprism.heads import Head
 from qkprism.results.stored import Table
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class TruthCheck(NamedTuple):
 
     features: str
     factor: str
-    head: str
+    head: Head
     method: str
     tv: float
     tv_error: float
@@ -102,7 +103,7 @@ class TruthTally:
         """Of no pairs yet."""
         return cls(Scatter.zeros(N_NEARNESS + 2), Scatter.zeros(n_factors + 1), Scatter.zeros(n_factors + 1))
 
-    def check(self, features: str, factor: str, head: str, method: str, place: int) -> TruthCheck:
+    def check(self, features: str, factor: str, head: Head, method: str, place: int) -> TruthCheck:
         """The check of a factor, which has a place among all; the slope on the others is the largest of them."""
         logit, logit_before, pair, pair_before, after, before, floor, part, true = self.pairs.mean.tolist()
         off, error, rms = self.pairs.difference(N_NEARNESS, N_NEARNESS + 1)
@@ -179,7 +180,7 @@ class Validation(Table, kind="validation"):
         import pandas as pd
 
         matters, every = self.over(MATTERS), self.over(ALL)
-        names = ("features", "factor", "method")
+        names = ("set", "feature", "method")
         return pd.DataFrame(
             [dict(zip(names, key, strict=True)) | rows[key] for key in every for rows in (matters, every)]
         )
@@ -204,10 +205,11 @@ class Validation(Table, kind="validation"):
         return groups
 
     def to_frame(self) -> pd.DataFrame:
-        """A row a check."""
+        """A row a check: `set` is the set of features, `feature` the one whose factor was exchanged."""
         import pandas as pd
 
-        return pd.DataFrame(self.checks)
+        frame = pd.DataFrame(self.checks).astype({"head": str})
+        return frame.rename(columns={"features": "set", "factor": "feature"})
 
     def plot(self) -> go.Figure:
         """Total variation, parts and slopes of every method, factor by factor."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from qkprism.heads import Head
     from qkprism.results.effects import Effects
     from qkprism.results.validation import Validation
     from qkprism.studies.binding_study import BindingStudy
@@ -78,7 +79,7 @@ def _entities(study: BindingStudy) -> list[Claim]:
         return []
     frame = study.entities.to_frame()
     means = {
-        name: rows.groupby("entities")["energy"].mean().tolist() for name, rows in frame.groupby("contrast", sort=False)
+        name: rows.groupby("entities")["energy"].mean().tolist() for name, rows in frame.groupby("feature", sort=False)
     }
     flat = [abs(series[-1] - series[-2]) <= 0.1 * series[-1] for series in means.values() if len(series) > 1]
     here = "; ".join(f"{name!s} {', '.join(f'{mean:.1f}' for mean in series)}" for name, series in means.items())
@@ -107,9 +108,9 @@ def _swaps(study: BindingStudy) -> Claim:
     return Claim(what, "yes", how, f"{here}; whole keys {whole:.2f}", table="effects, the paper")
 
 
-def _clear(effects: Effects, heads: Sequence[object]) -> int:
+def _clear(effects: Effects, heads: Sequence[Head]) -> int:
     """In how many heads the swap of both moves more than two errors."""
-    gains = [effects.gain(head=str(head), feature=BOTH) for head in heads]
+    gains = [effects.gain(head=head, feature=BOTH) for head in heads]
     return sum(gain > 2 * error for gain, error in gains)
 
 
@@ -193,7 +194,7 @@ def _span(values: pd.Series[float]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _mean(effects: Effects, heads: Sequence[object], feature: str, control: str = "feature") -> float:
+def _mean(effects: Effects, heads: Sequence[Head], feature: str, control: str = "feature") -> float:
     method = effects.methods[-1 if effects.methods[0] != "contrast" else 0]
-    gains = [effects.gain(head=str(head), feature=feature, method=method, control=control)[0] for head in heads]
+    gains = [effects.gain(head=head, feature=feature, method=method, control=control)[0] for head in heads]
     return sum(gains) / len(gains)

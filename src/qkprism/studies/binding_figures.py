@@ -92,7 +92,7 @@ CAPTIONS = {
 
 def _of_heads(truth: Validation, heads: str) -> pd.DataFrame:
     frame = truth.summary()
-    return frame[frame["heads"] == heads].sort_values("factor", kind="stable")
+    return frame[frame["heads"] == heads].sort_values("feature", kind="stable")
 
 
 def overlaps(features: Features) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def overlaps(features: Features) -> pd.DataFrame:
 
     rows: list[dict[str, Any]] = []
     for metric, frame in (("contrast", features.overlaps()), ("raw", features.with_metric("raw").overlaps())):
-        for (first, second), pair in frame.groupby(["contrast", "other"], sort=False):
+        for (first, second), pair in frame.groupby(["feature", "other"], sort=False):
             keys = {"mean": pair["keys"].mean(), "lowest": pair["keys"].min(), "highest": pair["keys"].max()}
             rows.append({"pair": f"{first} and {second}", "metric": metric, **keys, "queries": pair["queries"].mean()})
     return pd.DataFrame(rows)
@@ -109,7 +109,7 @@ def overlaps(features: Features) -> pd.DataFrame:
 
 def used(validation: Validation) -> str:
     """In how many heads each mechanism matters, whatever its rank."""
-    heads: dict[str, dict[str, bool]] = {}
+    heads: dict[str, dict[Head, bool]] = {}
     for check in validation.checks:
         heads.setdefault(check.factor, {})[check.head] = check.matters
     told = ", ".join(

@@ -144,7 +144,7 @@ class BindingStudy:
 
     def gap(self, name: str, head: Head) -> tuple[float, float]:
         """A feature's mean part of the logit gap between the right label and the others, with its error."""
-        row, term = self.attributions.heads.index(str(head)), self.attributions.terms.index(name)
+        row, term = self.attributions.heads.index(head), self.attributions.terms.index(name)
         return tuple(float(table["gap"][row, term]) for table in (self.attributions.values, self.attributions.errors))  # type: ignore[return-value]
 
     def works_by(self, head: Head) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from qkprism.heads import Head
 from qkprism.results.features import Features
 from qkprism.results.stored import Result
 
@@ -20,7 +21,7 @@ class EntityRank(NamedTuple):
 
     entities: int
     contrast: str
-    head: str
+    head: Head
     balanced: float
     energy: int
     heldout: int
@@ -41,7 +42,7 @@ class EntityRanks(Result, kind="entity_ranks"):
                 EntityRank(
                     entities,
                     feature.contrast,
-                    str(feature.head),
+                    feature.head,
                     math.nan if feature.rank_balanced is None else feature.rank_balanced,
                     feature.rank_energy,
                     feature.rank_heldout or 0,
@@ -56,7 +57,8 @@ class EntityRanks(Result, kind="entity_ranks"):
         """A row a number of entities, contrast and head."""
         import pandas as pd
 
-        return pd.DataFrame(self.rows, columns=EntityRank._fields)
+        frame = pd.DataFrame(self.rows, columns=EntityRank._fields)
+        return frame.astype({"head": str}).rename(columns={"contrast": "feature"})
 
     def plot(self) -> go.Figure:
         """Ranks by three rules against the number of entities."""

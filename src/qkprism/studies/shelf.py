@@ -137,8 +137,8 @@ def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features
         contrast=drawn.name,
         question=drawn.template.question,
         digest=drawn.template.digest,
-        heads=tuple(map(str, scores.sort("accuracy").top(BEST))),
-        head=str(head),
+        heads=scores.sort("accuracy").top(BEST),
+        head=head,
         feature=name,
         accuracy=float(proof.scores.values["accuracy"][at]),
         accuracy_error=float(proof.scores.errors["accuracy"][at]),
@@ -163,7 +163,7 @@ def _row(drawn: Task, scores: HeadScores, evidence: Evidence, features: Features
 
 def _check(validation: Validation | None, feature: Feature, method: str) -> TruthCheck | None:
     """The feature's own part against the truth, where something can be exchanged; not that of the whole key."""
-    wanted = (feature.contrast, str(feature.head), method)
+    wanted = (feature.contrast, feature.head, method)
     checks = validation.checks if validation else ()
     return next((check for check in checks if (check.factor, check.head, check.method) == wanted), None)
 

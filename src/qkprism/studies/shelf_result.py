@@ -45,8 +45,8 @@ class ShelfRow(NamedTuple):
     contrast: str
     question: str
     digest: str
-    heads: tuple[str, ...]
-    head: str
+    heads: tuple[Head, ...]
+    head: Head
     feature: str
     accuracy: float
     accuracy_error: float
@@ -142,7 +142,7 @@ class Shelf(Table, kind=KIND):
         {'boxes:thing': Feature(...), ...}
         """
         wanted = Head.parse(head)
-        chosen = [row.contrast for row in self.rows if str(wanted) in row.heads]
+        chosen = [row.contrast for row in self.rows if wanted in row.heads]
         sets = {name: self.features(name) for name in chosen}
         return {
             f"{name}:{contrast}": found[contrast, wanted]
@@ -154,8 +154,9 @@ class Shelf(Table, kind=KIND):
         """A row a contrast."""
         import pandas as pd
 
+        names = [{"head": str(r.head), "heads": tuple(map(str, r.heads))} for r in self.rows]
         more = [{"part_off": r.part_off, "errors_above": r.errors_above, "holds": r.holds} for r in self.rows]
-        return pd.DataFrame([row._asdict() | extra for row, extra in zip(self.rows, more, strict=True)])
+        return pd.DataFrame([row._asdict() | n | m for row, n, m in zip(self.rows, names, more, strict=True)])
 
     def to_json(self, command: str = "") -> dict[str, Any]:
         """What `found.json` of the shelf holds: where it comes from, and for each contrast what was found and when."""

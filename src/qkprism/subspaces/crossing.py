@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from qkprism.heads import HeadLike
+from qkprism.heads import Head, HeadLike
 from qkprism.results.projections import LabelOrNone, Projections
 
 
@@ -25,7 +25,7 @@ class Crossing:
     `error` is the standard error of the gain over examples, `n` the number of examples with such a pair.
     """
 
-    head: str
+    head: Head
     labels: tuple[LabelOrNone, ...]
     before: Float64[Tensor, "asked target"]
     after: Float64[Tensor, "asked target"]
@@ -43,7 +43,7 @@ def crossing(
 ) -> Crossing:
     """The shifts of all pairs of keys in the subspace of a projector."""
     labels = tuple(dict.fromkeys(test.labels[label]))
-    key, query = test.key[str(head)].double(), test.query[str(head)].double()
+    key, query = test.vectors(head)
     asking = query[test.example] * scaling
     logit, part = (asking * key).sum(1), (asking @ projector * key).sum(1)
     index = torch.tensor([labels.index(value) for value in test.labels[label]])
@@ -60,7 +60,7 @@ def crossing(
     before, after = (sums / count for sums in total)
     error, n = _error(sums[:, 2] - sums[:, 1], sums[:, 0]), (sums[:, 0] > 0).sum(0)
     return Crossing(
-        str(head), labels, *(tensor.unflatten(0, (len(labels), -1)) for tensor in (before, after, error, n))
+        Head.parse(head), labels, *(tensor.unflatten(0, (len(labels), -1)) for tensor in (before, after, error, n))
     )
 
 

@@ -311,7 +311,7 @@ def interactions(
         for head, amplitudes_of in of_layer.items():
             for name, one in amplitudes_of.items():
                 numbers = tuple(one.value.tolist()), tuple(one.error.tolist()), one.statistic
-                found.append(FeatureAmplitudes(str(head), name, modulation.label, modulation.values, *numbers))
+                found.append(FeatureAmplitudes(head, name, modulation.label, modulation.values, *numbers))
     return Interactions(tuple(found), tuple(notes))
 
 

@@ -55,10 +55,10 @@ def separation(
     for number, layer in features.layers.items():
         conditions = layer_conditions(features, number, chosen, draws=draws, seed=seed, groups=groups)
         for head in layer.heads:
-            keys = [part.key[str(head)].double() for part in (train, test)]
+            keys = [part.vectors(head)[0] for part in (train, test)]
             of_head = conditions[head]
             for name, values in zip(parts, _scores(of_head, keys[0], ours, keys[1], held), strict=True):
-                parts[name].append(([str(head)], _summed(of_head, values, held.cluster), torch.tensor([of_head.ranks])))
+                parts[name].append(([head], _summed(of_head, values, held.cluster), torch.tensor([of_head.ranks])))
     provenance: dict[str, Any] = {"label": label, "draws": draws, "seed": seed, "labels": len(theirs.unique())}
     provenance |= {"examples": test.n, "keys": len(theirs), "items": None if copies is None else len(copies.unique())}
     title = f"telling {label} apart"

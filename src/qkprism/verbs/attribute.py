@@ -185,7 +185,7 @@ def _attribute_text(model: Model, text: Text, features: Features, head: Head, sp
     spread = None if order is None else float(order.amax())
     places = seen.nonzero()[:, 0].tolist()
     return Attribution(
-        head=str(head),
+        head=head,
         tokens=tuple(_shown(model, encoded.ids[at]) for at in places),
         positions=tuple(places),
         query=encoded.query,
@@ -343,15 +343,15 @@ class AttributionsReader:
         spread = dict(zip(heads, [value for total in sums for value in total.order_spread()], strict=True))
         notes = [note for head in heads for note in _split_notes(head, splits[head], spread[head])]
         return Attributions(
-            heads=tuple(map(str, heads)),
+            heads=tuple(heads),
             terms=next(iter(self.tallies.values())).names,
             values={name: torch.cat([value for value, _ in part]) for name, part in parts.items()},
             errors={name: torch.cat([error for _, error in part]) for name, part in parts.items()},
             n=n,
-            method={str(head): splits[head].method for head in heads},
-            condition={str(head): splits[head].condition for head in heads},
-            order_spread={str(head): spread[head] for head in heads},
-            angles={str(h): {f"{a} & {b}": t for (a, b), t in splits[h].angles.items()} for h in heads},
+            method={head: splits[head].method for head in heads},
+            condition={head: splits[head].condition for head in heads},
+            order_spread=spread,
+            angles={h: {f"{a} & {b}": t for (a, b), t in splits[h].angles.items()} for h in heads},
             notes=tuple(notes),
             provenance=self.provenance,
         )

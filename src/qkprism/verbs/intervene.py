@@ -388,10 +388,7 @@ class Probe:
     def effects(self, provenance: Mapping[str, object]) -> Effects:
         notes = [note for condition in self.conditions.values() for note in condition.notes]
         parts = {
-            target: [
-                ([str(head) for head in site.heads], self.sums[target, layer], self._ranks(site))
-                for layer, site in self.sites.items()
-            ]
+            target: [(site.heads, self.sums[target, layer], self._ranks(site)) for layer, site in self.sites.items()]
             for target in self.aims
         }
         return Effects.read_all(parts, edit=self.edit, notes=notes, provenance=provenance)

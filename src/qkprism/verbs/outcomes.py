@@ -31,7 +31,7 @@ from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import Progress, bar
 from qkprism.ranks import ranks as this_rank
-from qkprism.results.effects import Effects
+from qkprism.results.effects import Edited, Effects
 from qkprism.results.features import Features
 from qkprism.store import Unfinished
 from qkprism.subspaces.conditions import Conditions
@@ -170,7 +170,9 @@ class _Runner:
         return target, values, torch.tensor([example.weight for example in chosen]), things_of(aims)
 
 
-def _name(heads: Sequence[Head]) -> str:
+def _name(heads: Sequence[Head]) -> Edited:
+    if len(heads) == 1:
+        return heads[0]
     return "+".join(map(str, heads)) if len(heads) <= NAMED else f"{len(heads)} heads together"
 
 

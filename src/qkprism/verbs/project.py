@@ -13,6 +13,7 @@ from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.source import Site, sites_of
 from qkprism.contrasts import Contrast, Example
+from qkprism.heads import Head
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
@@ -67,8 +68,8 @@ class ProjectionsReader:
     rope: Frame
     provenance: Mapping[str, object]
     current: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    queries: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
-    keys: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    queries: dict[Head, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    keys: dict[Head, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     order: list[EncodedExample] = field(default_factory=list)
 
     @property
@@ -83,8 +84,8 @@ class ProjectionsReader:
         for layer, site in self.sites.items():
             query, key = self.current[layer]
             for i, head in enumerate(site.heads):
-                self.queries[str(head)].append(query[:, i].clone())
-                self.keys[str(head)].append(key[:, site.kv_index[i]].clone())
+                self.queries[head].append(query[:, i].clone())
+                self.keys[head].append(key[:, site.kv_index[i]].clone())
         self.order += batch.examples
 
     def result(self) -> Projections:

@@ -428,7 +428,7 @@ class _Tallies:
     conditions: Mapping[str, Mapping[Head, _HeadConditions]]
     contrasts: Mapping[str, Sequence[str]]
     factors: tuple[str, ...]
-    found: dict[tuple[str, str, str, str], TruthTally] = field(default_factory=dict)
+    found: dict[tuple[str, str, Head, str], TruthTally] = field(default_factory=dict)
 
     def add(self, bases: Sequence[_Base]) -> None:
         """Add all pairs of some base texts."""
@@ -457,17 +457,17 @@ class _Tallies:
                         original, target, part, _ = moved[:, at, :, place]
                         near = nearness(before.pick(place), truth.pick(place), original, target)
                         same = [read.edited[name][2:, at, place] for read in again]
-                        where = (name, factor, str(head), _method(condition))
+                        where = (name, factor, head, _method(condition))
                         self._add(where, [*near, part, true[:, place]], trues, same, place)
                 at = one[head].names.index(factor)
                 same = [read.sequential[name][at, place].expand(2) for read in again]
                 no_edit = [torch.full_like(true[:, place], torch.nan)] * N_NEARNESS
-                where = (name, factor, str(head), SEQUENTIAL)
+                where = (name, factor, head, SEQUENTIAL)
                 self._add(where, [*no_edit, split[at, :, place], true[:, place]], trues, same, place)
 
     def _add(
         self,
-        where: tuple[str, str, str, str],
+        where: tuple[str, str, Head, str],
         values: Sequence[Float64[Tensor, " pair"]],
         trues: Sequence[Float64[Tensor, "base head"]],
         parts: Sequence[Float64[Tensor, "2"]],
@@ -483,9 +483,9 @@ class _Tallies:
     def checks(self, head: Head) -> list[TruthCheck]:
         """In the order of the sets of features, then of their factors."""
         places = {name: i for i, name in enumerate(self.contrasts)}
-        own = [where for where in self.found if where[2] == str(head)]
-        own.sort(key=lambda where: (places[where[0]], self.factors.index(where[1])))
-        return [self.found[where].check(*where, self.factors.index(where[1])) for where in own]
+        of_head = [where for where in self.found if where[2] == head]
+        of_head.sort(key=lambda where: (places[where[0]], self.factors.index(where[1])))
+        return [self.found[where].check(*where, self.factors.index(where[1])) for where in of_head]
 
 
 def _rows(pairs: Sequence[_Read], side: int) -> MarkedRows:
