@@ -264,6 +264,18 @@ def test_conditional__what_is_missing_is_said(multiplied, change, sentence):
         methods_of(features, [CONDITIONAL], swaps=True)
 
 
+def test_conditional__a_label_with_one_value_modulates_nothing():
+    source = InteractingToy().source(60)
+    alike = {
+        name: replace(one, positive_value=0 * one.positive_value, negative_value=0 * one.negative_value)
+        for name, one in source.contrasts.items()
+    }
+    features = qk.decompose(qk.VectorSource(alike), progress=False)
+    assert why_not_conditional(features).startswith("all keys have one value, 0;")
+    with pytest.raises(QKPrismError, match="needs two or more"):
+        qk.interactions(features)
+
+
 def test_conditional__is_a_swap_and_no_other_edit(multiplied):
     assert why_not_conditional(multiplied[1], "colour").startswith("keys were not summed by the label 'colour'")
     with pytest.raises(QKPrismError, match="exchanges two keys"):

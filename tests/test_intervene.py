@@ -267,6 +267,7 @@ def test_intervene__names_of_results_are_no_names_for_contrasts(llama):
 
 def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
     found = qk.intervene(llama, examples(10, seed=2), own, draws=3, progress=False)
+    assert [note for note in found.notes if "conditional edit needs twins" in note]
     again = Effects.load(found.save(tmp_path / "effects"))
     assert again.entries == found.entries
     assert torch.equal(again.values, found.values)

@@ -148,6 +148,8 @@ def test_validate__has_every_method_and_compares_sets_of_features(model, feature
         "raw sequential",
     }
     assert "contrast" not in set(frame[frame.set == "paper"].method)
+    (note,) = [note for note in found.notes if "conditional" in note]
+    assert note.startswith("ours: The conditional edit needs twins")
     assert frame[frame.method == "raw sequential"].tv.isna().all()
     assert not frame[frame.method == "contrast"].slope_other.isna().any()
     assert set(found.summary().columns) >= {"tv", "absolute_part_error", "slope_own"}

@@ -206,6 +206,14 @@ def why_not(features: Features, method: Method, *, swaps: bool) -> str | None:
     return why_not_conditional(features)
 
 
+def left_out(features: Features, wanted: Sequence[str] | None) -> list[str]:
+    """Why the conditional exchange is not among the usual methods of a swap; nothing where nobody would look for it."""
+    if wanted is not None or features.choices.metric != "contrast":
+        return []
+    reason = why_not_conditional(features)
+    return [] if reason is None else [reason[0].upper() + reason[1:]]
+
+
 def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
     """Each feature alone, and features together: all combinations of a few, all of many."""
     sizes = range(1, len(names) + 1) if len(names) <= ALL_COMBINATIONS else sorted({1, len(names)})

@@ -83,6 +83,8 @@ def why_not_conditional(features: Features, label: str | None = None) -> str | N
 
 def _lacking(features: Features, label: str, values: Sequence[Hashable]) -> str | None:
     """Why a label cannot be the one that modulates."""
+    if len(values) < 2:
+        return f"all keys have one {label}, {values[0]}; the conditional edit needs two or more."
     layer = next(iter(features.layers.values()))
     still = [name for name in features.contrasts if name not in _movers(features, label)]
     for name in still:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, overload
 
 import torch
@@ -30,7 +30,7 @@ from qkprism.models.encoding import EncodedExample
 from qkprism.options import OUTCOMES, Frame, by_name, checked_seed, choice, names_in, whole_number
 from qkprism.results.effects import Effects
 from qkprism.results.features import Features
-from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, Method, layer_conditions, methods_of
+from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, Method, layer_conditions, left_out, methods_of
 from qkprism.subspaces.intervention import EditRows, measure_edits
 from qkprism.verbs.aims import Aims, all_aims, things_of
 from qkprism.verbs.inputs import (
@@ -160,7 +160,9 @@ def intervene(
             name: _outcome(source, texts, one, options, together, rows, batch_size, checkpoint, progress)
             for name, one in sets.items()
         }
-    effects = {name: noted(found[name], sets[name], texts) for name in sets}
+    without = {name: left_out(one, methods) if edit.kind == "swap" else [] for name, one in sets.items()}
+    told = {name: replace(one, notes=(*one.notes, *without[name])) for name, one in found.items()}
+    effects = {name: noted(told[name], sets[name], texts) for name in sets}
     return effects[""] if isinstance(features, Features) else effects
 
 

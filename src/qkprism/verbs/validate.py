@@ -44,6 +44,7 @@ from qkprism.subspaces.conditions import (
     Conditions,
     Method,
     layer_conditions,
+    left_out,
     named_methods,
     why_not,
 )
@@ -132,7 +133,7 @@ def validation_reader(
     pair_reader = _PairReader(sites, every, truth, cases.changes)
     tallies = _Tallies(sites, every, {name: one.contrasts for name, one in sets.items()}, cases.factors)
     provenance = {"model": model.name, "revision": model.revision, "truth": truth, "versions": versions()}
-    notes = [] if methods is None else _lacking(sets, edited, methods)
+    notes = _lacking(sets, edited, methods)
     return ValidationReader(cases.encoded, chosen, rope, pair_reader, tallies, notes, provenance)
 
 
@@ -271,8 +272,13 @@ def methods_of_sets(sets: Mapping[str, Features], methods: Sequence[str] | None)
     return {name: tuple(method for method in methods_of if method in wanted) for name, methods_of in having.items()}
 
 
-def _lacking(sets: Mapping[str, Features], edited: Mapping[str, Sequence[Method]], wanted: Sequence[str]) -> list[str]:
-    """Which sets do not have a method that was asked for, and why."""
+def _lacking(
+    sets: Mapping[str, Features], edited: Mapping[str, Sequence[Method]], wanted: Sequence[str] | None
+) -> list[str]:
+    """Which sets do not have a method that was asked for, or the conditional exchange, and why."""
+    if wanted is None:
+        every = {name: left_out(features, wanted) for name, features in sets.items()}
+        return [f"{name}: {note}" if name else note for name, notes in every.items() for note in notes]
     return [
         f"{name}: cannot be edited by {method}: {why_not(sets[name], method, swaps=True)}"
         for name in sets
