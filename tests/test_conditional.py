@@ -291,7 +291,7 @@ def test_attribute__conditional_parts_of_vectors_add_up(multiplied):
         qk.attribute(source, "test", features, method=method, progress=False) for method in (CONDITIONAL, "oblique")
     )
     assert ours.terms == theirs.terms == (PLACE, LATENT, "residual")
-    assert ours.method == {"L0H0": CONDITIONAL}
+    assert ours.method == {HEAD: CONDITIONAL}
     assert torch.allclose(ours.values["gap"].sum(1), theirs.values["gap"].sum(1), atol=1e-4)
     assert not torch.allclose(ours.values["gap"], theirs.values["gap"], atol=1e-2)
 

@@ -33,8 +33,8 @@ def interaction_figure(interactions: Interactions, *, width: int = WIDTH) -> go.
                 error_y={"type": "data", "array": list(one.error), "width": 0, "color": color},
                 mode="lines+markers",
                 line={"color": color, "dash": "solid" if one.differs else "dot"},
-                name=one.head,
-                legendgroup=one.head,
+                name=str(one.head),
+                legendgroup=str(one.head),
                 showlegend=panel == 1,
                 hovertext=[
                     f"<b>{plain(feature)} in {one.head}</b><br>{plain(one.label)} {plain(str(value))}: "
