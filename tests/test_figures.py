@@ -309,15 +309,6 @@ def test_spectrum_figure__caption_says_when_directions_are_out_of_view():
     assert "Shown:" not in note(spectrum_figure(feature_of(d=8, rank=2)), "caption")
 
 
-def test_spectrum_figure__stacks_panels_if_narrow(feature):
-    wide, narrow = spectrum_figure(feature), spectrum_figure(feature, width=500)
-    assert len({tuple(a.domain) for a in wide.select_xaxes()}) == 3
-    assert len({tuple(a.domain) for a in narrow.select_xaxes()}) == 1
-    assert len({tuple(a.domain) for a in narrow.select_yaxes()}) == 3
-    assert "Top:" in note(narrow, "caption")
-    assert "Left:" in note(wide, "caption")
-
-
 def test_spectrum_figure__button_switches_between_log_and_linear(feature):
     fig = spectrum_figure(feature)
     (button,) = fig.layout.updatemenus[0].buttons

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 FLOORS = [
     ["errors", "packing", "ranks", "files", "locks", "stopping", "memory", "options", "notes", "progress", "encoding"],
     ["heads", "runs", "store", "catalogue", "sharing", "controls", "findings"],
-    ["figures.theme", "figures.saving", "figures.words", "figures.toy_panels", "figures.toy_grid", "figures"],
+    ["figures.theme", "figures.saving", "figures.words", "figures.panels", "figures.grid", "figures"],
     [
         "explorer.assets",
         "explorer.answers",

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def atlas_figure(frame: pd.DataFrame, score: str, model: str, *, width: int = WIDTH) -> go.Figure:
+def atlas_figure(frame: pd.DataFrame, score: str, model: str) -> go.Figure:
     """Layers against heads, coloured by one column of an atlas."""
     columns = [str(name) for name in frame if name != "head"]
     if score not in columns:
         raise QKPrismError(f"{score!r} is not a score of this atlas. Use one of: {', '.join(columns)}.")
     values = {Head.parse(head): float(value) for head, value in zip(frame["head"], frame[score], strict=True)}
-    grid = Grid.of(values, width)
+    grid = Grid.of(values, WIDTH)
     texts = {head: f"{head}: {score} {value:.3f}" for head, value in values.items()}
     known = [value for value in values.values() if math.isfinite(value)]
     shares = max(known) <= 1
@@ -47,7 +47,6 @@ def atlas_figure(frame: pd.DataFrame, score: str, model: str, *, width: int = WI
         title=f"{score[0].upper()}{score[1:]}",
         subtitle=f"{shortened(model)} · {count(len(values), 'head')}",
         caption=CAPTIONS.get(score.partition(":")[0], ""),
-        width=width,
         plot_height=grid.height,
         left=LEFT,
         right=RIGHT,

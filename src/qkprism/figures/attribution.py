@@ -17,7 +17,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.theme import EDGE, GRID, INK, MUTED, WIDTH, feature_color, finish, number, plain, shortened
+from qkprism.figures.panels import BUTTONS, legend_above, on
+from qkprism.figures.theme import EDGE, INK, MUTED, WIDTH, feature_color, finish, number, plain, shortened
 from qkprism.figures.words import count, few, known
 
 if TYPE_CHECKING:
@@ -77,12 +78,12 @@ class BarsView:
         return [low - size * (0.12 if down else 0.04), high + size * (0.12 if up else 0.04)]
 
 
-def attribution_figure(attribution: Attribution, *, width: int = WIDTH) -> go.Figure:
+def attribution_figure(attribution: Attribution) -> go.Figure:
     """The logit of every token that a query sees as a stack of terms, above the attention; wider for many tokens."""
     n = len(attribution.tokens)
     if not n:
         raise QKPrismError("There is no token to draw: the query sees none.")
-    width = max(width, min(_WIDEST, _LEFT + _RIGHT + _TOKEN * n))
+    width = max(WIDTH, min(_WIDEST, _LEFT + _RIGHT + _TOKEN * n))
     pixels = min(_BROADEST, (width - _LEFT - _RIGHT) / n)
     labels = [shortened(shown_token(token), 20) for token in attribution.tokens]
     fig = _rows()
@@ -101,8 +102,8 @@ def attribution_figure(attribution: Attribution, *, width: int = WIDTH) -> go.Fi
         bargap=0.15,
         hovermode="x",
         updatemenus=[buttons],
-        legend={"orientation": "h", "x": 0, "y": 1 + 4 / height, "yanchor": "bottom", "traceorder": "normal"},
     )
+    legend_above(fig, 4, height, traceorder="normal")
     return finish(
         fig,
         title=_title(attribution),
@@ -193,8 +194,7 @@ def _draw_bars(fig: go.Figure, attribution: Attribution, view: BarsView, texts: 
                 "line": {"width": 0},
             },
             hoverinfo="skip",
-            xaxis="x",
-            yaxis="y",
+            **on(1),
         )
     fig.add_scatter(
         x=places,
@@ -204,8 +204,7 @@ def _draw_bars(fig: go.Figure, attribution: Attribution, view: BarsView, texts: 
         marker={"symbol": "diamond", "size": 6, "color": INK, "line": {"color": "white", "width": 0.8}},
         hovertext=texts,
         hoverinfo="text",
-        xaxis="x",
-        yaxis="y",
+        **on(1),
     )
     fig.layout.yaxis.update(
         title_text=view.title, range=view.range(), zeroline=True, zerolinecolor=MUTED, zerolinewidth=1
@@ -234,8 +233,7 @@ def _draw_cuts(fig: go.Figure, view: BarsView, labels: Sequence[str], *, visible
         hoverinfo="skip",
         showlegend=False,
         visible=visible,
-        xaxis="x",
-        yaxis="y",
+        **on(1),
     )
 
 
@@ -259,9 +257,7 @@ def _buttons(fig: go.Figure, views: Sequence[BarsView]) -> dict[str, Any]:
         "y": 1,
         "yanchor": "bottom",
         "pad": {"b": 36, "t": 0, "l": 0, "r": 0},
-        "font": {"size": 11, "color": MUTED},
-        "bgcolor": "white",
-        "bordercolor": GRID,
+        **BUTTONS,
     }
 
 
@@ -301,8 +297,7 @@ def _draw_marks(fig: go.Figure, attribution: Attribution) -> None:
                 "line": {"color": INK, "width": 1.5},
             },
             hoverinfo="skip",
-            xaxis="x2",
-            yaxis="y2",
+            **on(2),
         )
     fig.layout.xaxis2.update(showline=False)
     fig.layout.yaxis2.update(range=[-1, 1], showticklabels=False, ticks="", showgrid=False, showline=False)
@@ -318,8 +313,7 @@ def _draw_attention(fig: go.Figure, attribution: Attribution, texts: Sequence[st
         hovertext=texts,
         hoverinfo="text",
         showlegend=False,
-        xaxis="x3",
-        yaxis="y3",
+        **on(3),
     )
     lowest = _faintest(attribution)
     decades = range(0, lowest - 1, -math.ceil(-lowest / 4))

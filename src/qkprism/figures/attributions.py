@@ -6,12 +6,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.attribution import CONDITION, term_color
-from qkprism.figures.theme import INK, MUTED, WIDTH, finish, number, plain, shortened
-from qkprism.figures.words import count, facts, few, known, name_panel
+from qkprism.figures.panels import error_bars, legend_above, name_panel, on, panels
+from qkprism.figures.theme import INK, MUTED, finish, number, plain, shortened
+from qkprism.figures.words import count, facts, few, known
 
 if TYPE_CHECKING:
     from qkprism.results.attribution import Attributions
@@ -27,13 +27,13 @@ _WORDS = MappingProxyType(
 )
 
 
-def attributions_figure(attributions: Attributions, *, width: int = WIDTH) -> go.Figure:
+def attributions_figure(attributions: Attributions) -> go.Figure:
     """The gap between positive and negative keys as a stack of terms, and each term with its error; a row a head."""
     heads, n_terms = attributions.heads, len(attributions.terms)
     if not heads:
         raise QKPrismError("There is no head to draw. Was the choice of heads empty?")
     height = max(130, len(heads) * max(24, 8 + 7 * n_terms))
-    fig = make_subplots(rows=1, cols=2, horizontal_spacing=32 / (width - _LEFT - _RIGHT))
+    fig, height = panels(1, 2, height, across=32, edges=_LEFT + _RIGHT)
     _draw_stack(fig, attributions)
     _draw_terms(fig, attributions)
     for panel, name in enumerate(("Stacked: they sum to the gap", "Each term with its standard error"), 1):
@@ -42,8 +42,8 @@ def attributions_figure(attributions: Attributions, *, width: int = WIDTH) -> go
     fig.update_yaxes(**rows, ticktext=[plain(head) for head in heads])
     fig.layout.yaxis2.update(showticklabels=False)
     fig.update_xaxes(title_text="mean logit gap, positive less negative keys", zeroline=True, zerolinecolor=MUTED)
-    place = {"orientation": "h", "x": 0, "y": 1 + 24 / height, "yanchor": "bottom", "traceorder": "normal"}
-    fig.update_layout(barmode="relative", bargap=0.3, legend=place)
+    fig.update_layout(barmode="relative", bargap=0.3)
+    legend_above(fig, 24, height, traceorder="normal")
     methods = ", ".join(dict.fromkeys(attributions.method.values()))
     return finish(
         fig,
@@ -55,7 +55,6 @@ def attributions_figure(attributions: Attributions, *, width: int = WIDTH) -> go
             count(attributions.n, "example"),
         ),
         caption=_gap_caption(attributions),
-        width=width,
         plot_height=height,
         left=_LEFT,
         right=_RIGHT,
@@ -78,8 +77,7 @@ def _draw_stack(fig: go.Figure, attributions: Attributions) -> None:
             },
             hovertext=[_gap_text(attributions, i, j) for i in rows],
             hoverinfo="text",
-            xaxis="x",
-            yaxis="y",
+            **on(1),
         )
     whole = gaps.sum(1).tolist()
     fig.add_scatter(
@@ -93,8 +91,7 @@ def _draw_stack(fig: go.Figure, attributions: Attributions) -> None:
             for head, value in zip(attributions.heads, whole, strict=True)
         ],
         hoverinfo="text",
-        xaxis="x",
-        yaxis="y",
+        **on(1),
     )
 
 
@@ -107,13 +104,7 @@ def _draw_terms(fig: go.Figure, attributions: Attributions) -> None:
         fig.add_scatter(
             x=[known(value) for value in gaps[:, j].tolist()],
             y=[i + offset for i in range(n_heads)],
-            error_x={
-                "type": "data",
-                "array": [known(value) for value in errors[:, j].tolist()],
-                "color": color,
-                "thickness": 1.5,
-                "width": 2,
-            },
+            error_x=error_bars([known(value) for value in errors[:, j].tolist()], color, thickness=1.5),
             mode="markers",
             name=plain(shortened(term)),
             legendgroup=f"term {j}",
@@ -121,8 +112,7 @@ def _draw_terms(fig: go.Figure, attributions: Attributions) -> None:
             marker={"size": 6, "color": color, "line": {"color": INK, "width": 0.5}},
             hovertext=[_gap_text(attributions, i, j) for i in range(n_heads)],
             hoverinfo="text",
-            xaxis="x2",
-            yaxis="y2",
+            **on(2),
         )
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from qkprism.figures.theme import FEATURE_COLORS, INK, WIDTH, axis, finish, plain
-from qkprism.figures.words import count, facts, name_panel
+from qkprism.figures.panels import legend_above, name_panel, on, panels
+from qkprism.figures.theme import FEATURE_COLORS, INK, axis, finish, plain
+from qkprism.figures.words import count, facts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class CloudPanel:
         return f"PC {at + 1}{share}"
 
 
-def keys_and_queries_figure(scope: Scope, heads: Sequence[Head], *, width: int = WIDTH) -> go.Figure:
+def keys_and_queries_figure(scope: Scope, heads: Sequence[Head]) -> go.Figure:
     """Keys and queries together: in the span of single categories, and in the pooled feature."""
     rows = [_with_queries(scope, head) for head in heads]
     return _figure(
@@ -55,11 +55,10 @@ def keys_and_queries_figure(scope: Scope, heads: Sequence[Head], *, width: int =
         "separates keys from queries, because nothing is centred; in PC 2 and PC 3 look whether the star of a colour "
         "lies the way of its dots. Right, the first two directions of the pooled feature, keys and queries each "
         "centred and scaled: a star among the dots of its colour is a query that matches its items.",
-        width=width,
     )
 
 
-def keys_figure(scope: Scope, heads: Sequence[Head], *, width: int = WIDTH) -> go.Figure:
+def keys_figure(scope: Scope, heads: Sequence[Head]) -> go.Figure:
     """Keys alone: in the span of single categories, in the pooled feature, and without projection."""
     rows = [_keys_alone(scope, head) for head in heads]
     return _figure(
@@ -72,7 +71,6 @@ def keys_figure(scope: Scope, heads: Sequence[Head], *, width: int = WIDTH) -> g
         "A subspace that holds the category has one cloud a colour; two dimensions cannot show all of them, so see the "
         "figure of accuracies for how far they are apart in all. Keys also hold the item's place in the list (rotary "
         "positions), which spreads a colour.",
-        width=width,
     )
 
 
@@ -98,27 +96,19 @@ def _keys_alone(scope: Scope, head: Head) -> list[CloudPanel]:
 
 
 def _figure(
-    scope: Scope, rows: Sequence[Sequence[CloudPanel]], heads: Sequence[Head], *, title: str, caption: str, width: int
+    scope: Scope, rows: Sequence[Sequence[CloudPanel]], heads: Sequence[Head], *, title: str, caption: str
 ) -> go.Figure:
-    height = len(rows) * _PANEL + (len(rows) - 1) * _BETWEEN
-    fig = make_subplots(
-        rows=len(rows),
-        cols=3,
-        horizontal_spacing=72 / (width - _LEFT - 24),
-        vertical_spacing=_BETWEEN / height if len(rows) > 1 else 0,
-    )
+    fig, height = panels(len(rows), 3, _PANEL, down=_BETWEEN, edges=_LEFT + 24)
     for number, panel in enumerate((panel for row in rows for panel in row), 1):
         _draw(fig, number, panel, scope)
         name_panel(fig, number, panel.title)
         for which, letter in enumerate("xy"):
             fig.layout[axis(f"{letter}axis", number)].title.text = panel.label(which)
     lines = -(-len(scope.categories) // 7)
-    fig.update_layout(
-        legend={"orientation": "h", "x": 0, "y": 1 + 30 / height, "yanchor": "bottom", "itemsizing": "constant"}
-    )
+    legend_above(fig, 30, height, itemsizing="constant")
     facts_ = facts(scope.test.provenance, count(len(heads), "head"), f"{scope.test.n} lists of held-out items")
     return finish(
-        fig, title=title, subtitle=facts_, caption=caption, width=width, plot_height=height,
+        fig, title=title, subtitle=facts_, caption=caption, plot_height=height,
         left=_LEFT, above=42 + lines * _LEGEND, below=60,
     )  # fmt: skip
 
@@ -158,6 +148,5 @@ def _points(
         marker=look,
         hovertext=plain(name),
         hoverinfo="text",
-        xaxis=axis("x", number),
-        yaxis=axis("y", number),
+        **on(number),
     )

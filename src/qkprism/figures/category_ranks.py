@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from qkprism.figures.theme import MUTED, WIDTH, axis, finish, plain
-from qkprism.figures.words import count, facts, name_panel
+from qkprism.figures.panels import error_bars, legend_above, name_panel, on
+from qkprism.figures.theme import MUTED, axis, finish, plain
+from qkprism.figures.words import count, facts
 
 if TYPE_CHECKING:
     from qkprism.core.feature import Feature
@@ -25,7 +26,7 @@ CASES = ("one category", "one category,<br>centred", "pooled", "pooled,<br>centr
 _LEFT, _PANEL = 64, 240  # pixels
 
 
-def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = WIDTH) -> go.Figure:
+def category_ranks_figure(scope: Scope, heads: Sequence[Head]) -> go.Figure:
     """Dots are ranks, lines from the lowest to the highest of all categories; a panel a head."""
     fig = make_subplots(rows=1, cols=len(heads), shared_yaxes=True, horizontal_spacing=0.03)
     for panel, head in enumerate(heads, 1):
@@ -38,7 +39,7 @@ def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = W
     fig.update_layout(
         yaxis={"title": {"text": "rank"}, "range": [-0.04 * _highest(scope, heads), 1.08 * _highest(scope, heads)]}
     )
-    fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1 + 24 / _PANEL, "yanchor": "bottom"})
+    legend_above(fig, 24, _PANEL)
     categories = len(scope.categories)
     least = scope.mean_query_shares(heads)[0]
     one = "One category has rank 1 by construction" if scope.one_query(heads) else "Ranks of one category"
@@ -53,7 +54,6 @@ def category_ranks_figure(scope: Scope, heads: Sequence[Head], *, width: int = W
         f"{categories - 1} centred directions; what holds beyond that is how queries differ within a category. Lines: "
         f"from the lowest to the highest rank of the {categories} categories, the mark at their median. A mark is "
         "missing where a rule does not apply (too few examples for the balanced metric).",
-        width=width,
         plot_height=_PANEL,
         left=_LEFT,
         above=60,
@@ -82,6 +82,7 @@ def _draw(fig: go.Figure, panel: int, ranks: Sequence[Sequence[int]], rule: str,
         (case + 0.18 * (step - 1), sorted(ranks_of_case)) for case, ranks_of_case in enumerate(ranks) if ranks_of_case
     ]
     middle = [ranks_of_case[len(ranks_of_case) // 2] for _, ranks_of_case in shown]
+    ends = list(zip(shown, middle, strict=True))
     fig.add_scatter(
         x=[at for at, _ in shown],
         y=middle,
@@ -90,21 +91,13 @@ def _draw(fig: go.Figure, panel: int, ranks: Sequence[Sequence[int]], rule: str,
         legendgroup=rule,
         showlegend=panel == 1,
         marker={"symbol": symbol, "size": 10, "color": color, "line": {"color": MUTED, "width": 0.5}},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [ranks_of_case[-1] - m for (_, ranks_of_case), m in zip(shown, middle, strict=True)],
-            "arrayminus": [m - ranks_of_case[0] for (_, ranks_of_case), m in zip(shown, middle, strict=True)],
-            "color": color,
-            "thickness": 2,
-            "width": 4,
-        },
+        error_y=error_bars([each[-1] - m for (_, each), m in ends], color, thickness=2, width=4)
+        | {"symmetric": False, "arrayminus": [m - each[0] for (_, each), m in ends]},
         hovertext=[
             f"{title}: {ranks_of_case[0]}"
             + (f" to {ranks_of_case[-1]}" if ranks_of_case[-1] > ranks_of_case[0] else "")
             for _, ranks_of_case in shown
         ],
         hoverinfo="text",
-        xaxis=axis("x", panel),
-        yaxis=axis("y", panel),
+        **on(panel),
     )

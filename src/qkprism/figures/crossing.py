@@ -10,8 +10,9 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
+from qkprism.figures.panels import name_panel
 from qkprism.figures.theme import DIVERGING, MISSING, WIDTH, finish, plain
-from qkprism.figures.words import count, known, name_panel
+from qkprism.figures.words import count, known
 
 if TYPE_CHECKING:
     from qkprism.subspaces.crossing import Crossing
@@ -20,12 +21,12 @@ _LEFT, _RIGHT, _CELL, _LABELS = 110, 84, 26, 110  # pixels
 
 
 def crossing_figure(
-    found: Sequence[tuple[str, Crossing]], order: Sequence[str], lists: int, *, subtitle: str = "", width: int = WIDTH
+    found: Sequence[tuple[str, Crossing]], order: Sequence[str], lists: int, *, subtitle: str = ""
 ) -> go.Figure:
     """Maps side by side: rows the category asked for, columns that of the target, colours the gain of the shift."""
-    side = (width - _LEFT - _RIGHT - 24 * (len(found) - 1)) // len(found)
+    side = (WIDTH - _LEFT - _RIGHT - 24 * (len(found) - 1)) // len(found)
     height = max(180, min(side, _CELL * len(order)))
-    fig = make_subplots(rows=1, cols=len(found), shared_yaxes=True, horizontal_spacing=24 / (width - _LEFT - _RIGHT))
+    fig = make_subplots(rows=1, cols=len(found), shared_yaxes=True, horizontal_spacing=24 / (WIDTH - _LEFT - _RIGHT))
     for panel, (name, crossing) in enumerate(found, 1):
         _draw(fig, panel, crossing, order)
         name_panel(fig, panel, f"{crossing.head}: {name}")
@@ -36,9 +37,17 @@ def crossing_figure(
         coloraxis={"colorscale": [*DIVERGING], "cmid": 0, "cmin": -1, "cmax": 1, "colorbar": bar},
         yaxis={"title": {"text": "asked for"}},
     )
-    return _finished(fig, subtitle, _caption([crossing for _, crossing in found], lists), width, height).update_layout(
-        plot_bgcolor=MISSING
-    )
+    return finish(
+        fig,
+        title="From one category to another: what a swap moves",
+        subtitle=subtitle,
+        caption=_caption([crossing for _, crossing in found], lists),
+        plot_height=height,
+        left=_LEFT,
+        right=_RIGHT,
+        above=24,
+        below=_LABELS,
+    ).update_layout(plot_bgcolor=MISSING)
 
 
 def _caption(found: Sequence[Crossing], lists: int) -> str:
@@ -51,21 +60,6 @@ def _caption(found: Sequence[Crossing], lists: int) -> str:
         f"lists of held-out items, with the standard error over lists in the hover text{spread}. Computed from queries "
         "and keys: a soft cap or a position bias, in models that have one, is not counted. Blue moves attention to the "
         "target. Grey: no such pair; categories that share items are never in one list."
-    )
-
-
-def _finished(fig: go.Figure, subtitle: str, caption: str, width: int, height: int) -> go.Figure:
-    return finish(
-        fig,
-        title="From one category to another: what a swap moves",
-        subtitle=subtitle,
-        caption=caption,
-        width=width,
-        plot_height=height,
-        left=_LEFT,
-        right=_RIGHT,
-        above=24,
-        below=_LABELS,
     )
 
 

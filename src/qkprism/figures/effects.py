@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from qkprism.controls import BY_NAME, EVIDENCE, RIVALS, SHARED, WEAK, Control, listed
 from qkprism.errors import QKPrismError
+from qkprism.figures.panels import BUTTONS, error_bars, legend_above, name_panel, on, panels, write
 from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, finish, number, plain, shortened
-from qkprism.figures.words import count, facts, few, known, name_panel
+from qkprism.figures.words import count, facts, few, known
 
 if TYPE_CHECKING:
     from qkprism.results.effects import Effects
@@ -79,8 +79,8 @@ class _Layout:
     turned: bool
 
     @classmethod
-    def of(cls, groups: Sequence[Group], panels: int, width: int) -> _Layout:
-        width = max(width, _LEFT + _RIGHT + _LEAST * len(groups))
+    def of(cls, groups: Sequence[Group], panels: int) -> _Layout:
+        width = max(WIDTH, _LEFT + _RIGHT + _LEAST * len(groups))
         columns = min(_COLUMNS, panels, max(1, (width - _LEFT - _RIGHT) // (_GROUP * len(groups) + _GAP)))
         room = ((width - _LEFT - _RIGHT) // columns - _GAP) / len(groups)
         labels = tuple(shortened(group.feature, 22) for group in groups)
@@ -100,13 +100,8 @@ class _Layout:
         return (panel - 1) % self.columns == 0
 
     def figure(self) -> go.Figure:
-        rows = math.ceil(self.panels / self.columns)
-        return make_subplots(
-            rows=rows,
-            cols=self.columns,
-            horizontal_spacing=_GAP / (self.width - _LEFT - _RIGHT) if self.columns > 1 else 0,
-            vertical_spacing=(self.below + 48) / self.height if rows > 1 else 0,
-        )
+        rows, edges = math.ceil(self.panels / self.columns), _LEFT + _RIGHT + WIDTH - self.width
+        return panels(rows, self.columns, _PANEL, down=self.below + 48, across=_GAP, edges=edges)[0]
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,7 @@ class _HeadPanel:
 
     @property
     def place(self) -> dict[str, Any]:
-        return {"xaxis": axis("x", self.number), "yaxis": axis("y", self.number), "showlegend": False}
+        return {**on(self.number), "showlegend": False}
 
     def row(self, control: str, group: Group | None = None) -> int | None:
         """The row of the table, if there is one."""
@@ -130,11 +125,11 @@ class _HeadPanel:
         return self.effects.entries.index(entry) if entry in self.effects.entries else None
 
 
-def effects_figure(effects: Effects, measure: str, target: str, *, width: int = WIDTH) -> go.Figure:
+def effects_figure(effects: Effects, measure: str, target: str) -> go.Figure:
     """Every feature beside its controls in up to 12 heads, towards one target; a menu changes the measure."""
     _refuse_unknown(effects, measure, target)
     groups, heads = _groups(effects, target), shown_heads(effects, target)
-    layout = _Layout.of(groups, len(heads), width)
+    layout = _Layout.of(groups, len(heads))
     fig = layout.figure()
     lost = frozenset(
         (row["head"], row["feature"], row["method"])
@@ -272,12 +267,7 @@ def _draw_marks(fig: go.Figure, panel: _HeadPanel, control: Control, style: dict
         name=control.title,
         legendgroup=control.name,
         marker=style,
-        error_y={
-            "type": "data",
-            "color": control.color,
-            "thickness": 1.2,
-            "width": 2,
-        },
+        error_y=error_bars(None, control.color),
         hovertext=[_text(panel, row) for row in rows],
         hoverinfo="text",
         **panel.place,
@@ -302,18 +292,8 @@ def _feature_style(panel: _HeadPanel) -> dict[str, Any]:
 def _name_methods(fig: go.Figure, panel: int, groups: Sequence[Group]) -> None:
     for method in dict.fromkeys(group.method for group in groups):
         places = [group.at for group in groups if group.method == method]
-        fig.add_annotation(
-            text=plain(method),
-            name="method",
-            xref=axis("x", panel),
-            yref=f"{axis('y', panel)} domain",
-            x=(places[0] + places[-1]) / 2,
-            y=1,
-            yanchor="bottom",
-            yshift=2,
-            showarrow=False,
-            font={"size": 11, "color": MUTED},
-        )
+        look = {"yanchor": "bottom", "yshift": 2, "font": {"size": 11, "color": MUTED}}
+        write(fig, panel, plain(method), "method", (places[0] + places[-1]) / 2, 1, domain="y", **look)
 
 
 def _draw_legend(fig: go.Figure, height: int) -> None:
@@ -330,17 +310,7 @@ def _draw_legend(fig: go.Figure, height: int) -> None:
     ]
     for group, title, mode, style in entries:
         fig.add_scatter(x=[None], y=[None], mode=mode, name=title, legendgroup=group, hoverinfo="skip", **style)
-    fig.update_layout(
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "y": 1 + 40 / height,
-            "yanchor": "bottom",
-            "traceorder": "normal",
-            "tracegroupgap": 0,
-            "font": {"size": 11},
-        }
-    )
+    legend_above(fig, 40, height, traceorder="normal", tracegroupgap=0, font={"size": 11})
 
 
 def _line(end: Control) -> dict[str, Any]:
@@ -414,9 +384,7 @@ def _menu(views: Mapping[str, dict[str, Any]], active: int, measured: int) -> di
         "y": 1,
         "yanchor": "bottom",
         "pad": {"b": 80, "t": 0, "l": 0, "r": 0},
-        "font": {"size": 11, "color": MUTED},
-        "bgcolor": "white",
-        "bordercolor": GRID,
+        **BUTTONS,
     }
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from qkprism.figures.theme import FEATURE_COLORS, WIDTH, axis, finish, plain
-from qkprism.figures.words import count, known, name_panel
+from qkprism.figures.panels import legend_above, name_panel, on
+from qkprism.figures.theme import FEATURE_COLORS, axis, finish, plain
+from qkprism.figures.words import count, known
 
 if TYPE_CHECKING:
     from qkprism.studies.entities import EntityRanks
@@ -20,7 +21,7 @@ RULES = {
 }
 
 
-def entities_figure(ranks: EntityRanks, *, width: int = WIDTH) -> go.Figure:
+def entities_figure(ranks: EntityRanks) -> go.Figure:
     """A row of panels a contrast, a panel a rule, a line a head."""
     frame = ranks.to_frame()
     contrasts, heads = [*dict.fromkeys(frame["feature"])], [*dict.fromkeys(frame["head"])]
@@ -39,20 +40,18 @@ def entities_figure(ranks: EntityRanks, *, width: int = WIDTH) -> go.Figure:
                     legendgroup=head,
                     showlegend=panel == 1,
                     line={"color": FEATURE_COLORS[i % len(FEATURE_COLORS)], "width": 1.5},
-                    xaxis=axis("x", panel),
-                    yaxis=axis("y", panel),
+                    **on(panel),
                 )
             name_panel(fig, panel, f"{contrast}: {words}")
             fig.update_xaxes(title="entities to draw from", selector={"anchor": axis("y", panel)})
             fig.update_yaxes(rangemode="tozero", selector={"anchor": axis("x", panel)})
-    fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1 + 30 / height, "yanchor": "bottom"})
+    legend_above(fig, 30, height)
     return finish(
         fig,
         title="Ranks against the number of entities",
         subtitle=f"{count(len(heads), 'head')}, {int(frame['n'].max())} examples a contrast",
         caption="A flat line: the rank is the head's, not that of the words that were used. A contrast of few entities "
         "cannot have more directions than they differ in.",
-        width=width,
         plot_height=height,
         above=64,
         below=60,

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from qkprism.figures.attribution import shown_token
-from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, ROLES, WIDTH, finish, plain, shortened
+from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, ROLES, finish, plain, shortened
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def part_color(name: str, named: list[str]) -> str:
     return COLORS.get(name) or (NAMED + FEATURE_COLORS)[named.index(name) % (len(NAMED) + len(FEATURE_COLORS))]
 
 
-def explanation_figure(explanation: Explanation, head: Head, *, width: int = WIDTH) -> go.Figure:
-    """The parts of the logits of the most attended tokens in one head; `width` in pixels."""
+def explanation_figure(explanation: Explanation, head: Head) -> go.Figure:
+    """The parts of the logits of the most attended tokens in one head."""
     row = explanation.row(head)
     seen = row.logits.isfinite().nonzero()[:, 0].tolist()
     best = sorted(seen, key=lambda place: -float(row.attention[place]))[:MOST]
@@ -82,7 +82,6 @@ def explanation_figure(explanation: Explanation, head: Head, *, width: int = WID
         title=f"{head}: why it attends where it does from {shown_token(explanation.tokens[explanation.query])!r}",
         subtitle=f"{shortened(str(explanation.provenance.get('model', '')))} · token {explanation.query} is the query",
         caption=_caption(explanation, head, len(seen) - len(places)),
-        width=width,
         plot_height=max(180, 26 * len(places)),
         left=left,
         above=34,

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.grid import LEFT, RIGHT, Grid, color_bar, draw_map, name_color_bar, outline, scale
+from qkprism.figures.panels import legend_above, name_panel, on, panels
 from qkprism.figures.theme import (
     DIVERGING,
     INK,
@@ -24,14 +24,13 @@ from qkprism.figures.theme import (
     MUTED,
     SEQUENTIAL,
     WIDTH,
-    axis,
     feature_color,
     finish,
     number,
     plain,
     shortened,
 )
-from qkprism.figures.words import BELIEVE, TOGETHER, count, name_panel
+from qkprism.figures.words import BELIEVE, TOGETHER, count
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
@@ -124,12 +123,12 @@ _OWN = (
 )
 
 
-def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.Figure:
-    """Layers against heads, coloured by a measure of `HeadScores`; `width` in pixels."""
+def score_figure(scores: HeadScores, measure: str) -> go.Figure:
+    """Layers against heads, coloured by a measure of `HeadScores`."""
     if measure not in MEASURES:
         raise QKPrismError(f"{measure!r} is not a measure of heads. Use one of {', '.join(MEASURES)}.")
     _refuse_none(scores.heads)
-    grid, shown = Grid.of(scores.heads, width), MEASURES[measure]
+    grid, shown = Grid.of(scores.heads, WIDTH), MEASURES[measure]
     values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
     texts = {head: _score_text(scores, i) for i, head in enumerate(scores.heads)}
     fig = go.Figure()
@@ -149,7 +148,6 @@ def score_figure(scores: HeadScores, measure: str, *, width: int = WIDTH) -> go.
         title=f"{shown.title} ({shown.unit})",
         subtitle=" · ".join([*facts, count(len(scores), "head"), count(scores.n, "example")]),
         caption=_score_caption(scores, measure, best, grey=len(finite) < len(grid.layers) * len(grid.indices)),
-        width=width,
         plot_height=grid.height,
         left=LEFT,
         right=RIGHT,
@@ -176,10 +174,10 @@ def _score_caption(scores: HeadScores, measure: str, best: Sequence[Head], *, gr
     return " ".join(lines)
 
 
-def rank_figure(features: Features, *, width: int = WIDTH) -> go.Figure:
+def rank_figure(features: Features) -> go.Figure:
     """The held-out rank of every head, a panel a contrast: a map, or dots if only a few heads were chosen."""
     _refuse_none(features.heads)
-    return _rank_dots(features, width) if few_heads(features.heads) else _rank_map(features, width)
+    return _rank_dots(features) if few_heads(features.heads) else _rank_map(features)
 
 
 def few_heads(heads: Sequence[Head]) -> bool:
@@ -188,10 +186,9 @@ def few_heads(heads: Sequence[Head]) -> bool:
     return len(heads) <= 16 or (len(heads) <= 48 and len(heads) < 0.4 * cells)
 
 
-def _rank_map(features: Features, width: int) -> go.Figure:
-    names, grid = features.contrasts, Grid.of(features.heads, width)
-    height = len(names) * grid.height + (len(names) - 1) * _BETWEEN
-    fig = make_subplots(rows=len(names), cols=1, vertical_spacing=_BETWEEN / height if len(names) > 1 else 0)
+def _rank_map(features: Features) -> go.Figure:
+    names, grid = features.contrasts, Grid.of(features.heads, WIDTH)
+    fig, height = panels(len(names), 1, grid.height, down=_BETWEEN)
     for panel, name in enumerate(names, 1):
         of_contrast = _of_contrast(features, name)
         values = {head: _known(feature.rank_heldout) for head, feature in of_contrast.items()}
@@ -211,7 +208,6 @@ def _rank_map(features: Features, width: int) -> go.Figure:
         title="Held-out rank of each head",
         subtitle=_facts(features),
         caption=_rank_caption(features, "Grey: not known." if grey else ""),
-        width=width,
         plot_height=height,
         left=LEFT,
         right=RIGHT,
@@ -219,21 +215,15 @@ def _rank_map(features: Features, width: int) -> go.Figure:
     )
 
 
-def _rank_dots(features: Features, width: int) -> go.Figure:
+def _rank_dots(features: Features) -> go.Figure:
     names, heads, marks = features.contrasts, sorted(features.heads), _marks(features)
-    columns = min(len(names), max(1, width // 300))
+    columns = min(len(names), max(1, WIDTH // 300))
     rows = math.ceil(len(names) / columns)
     below = _BETWEEN + 32
-    height = rows * max(120, 30 * len(heads)) + (rows - 1) * below
-    fig = make_subplots(
-        rows=rows,
-        cols=columns,
-        horizontal_spacing=72 / (width - LEFT - 24) if columns > 1 else 0,
-        vertical_spacing=below / height if rows > 1 else 0,
-    )
+    fig, height = panels(rows, columns, max(120, 30 * len(heads)), down=below, edges=LEFT + 24)
     for panel, name in enumerate(names, 1):
         _draw_dots(fig, panel, heads, _of_contrast(features, name), marks, feature_color(name, names))
-        letters = max(12, ((width - LEFT - 24) // columns - 72) // 8)
+        letters = max(12, ((WIDTH - LEFT - 24) // columns - 72) // 8)
         name_panel(fig, panel, shortened(name, letters), color=feature_color(name, names))
     for rank in marks:  # a legend without the colour of any one contrast
         marker = _marker(rank, INK)
@@ -244,15 +234,12 @@ def _rank_dots(features: Features, width: int) -> go.Figure:
         title_text="rank (directions)", range=[-0.05 * top, 1.07 * top], dtick=max(1, math.ceil(top / 8)), matches="x"
     )
     fig.update_yaxes(range=[len(heads) - 0.4, -0.6], matches="y", **ticks)
-    fig.update_layout(
-        legend={"orientation": "h", "x": 0, "y": 1 + 28 / height, "yanchor": "bottom", "traceorder": "normal"}
-    )
+    legend_above(fig, 28, height, traceorder="normal")
     return finish(
         fig,
         title="Ranks of the chosen heads",
         subtitle=_facts(features),
         caption=_rank_caption(features, _ENERGY.format(energy=100 * features.choices.energy)),
-        width=width,
         plot_height=height,
         left=LEFT,
         above=62,
@@ -279,7 +266,7 @@ def _draw_dots(
     marks: Sequence[RankMark],
     color: str,
 ) -> None:
-    place = {"xaxis": axis("x", panel), "yaxis": axis("y", panel), "showlegend": False}
+    place = {**on(panel), "showlegend": False}
     rows = {head: row for row, head in enumerate(heads) if head in own}
     ends = {head: [r for rank in marks if (r := rank.of(own[head])) is not None] for head in rows}
     fig.add_scatter(

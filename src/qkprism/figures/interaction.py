@@ -8,8 +8,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.theme import FEATURE_COLORS, INK, WIDTH, axis, finish, number, plain, shortened
-from qkprism.figures.words import few, name_panel
+from qkprism.figures.panels import error_bars, legend_above, name_panel, on
+from qkprism.figures.theme import FEATURE_COLORS, INK, finish, number, plain, shortened
+from qkprism.figures.words import few
 
 if TYPE_CHECKING:
     from qkprism.results.interaction import Interactions
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _PANEL = 260  # pixels
 
 
-def interaction_figure(interactions: Interactions, *, width: int = WIDTH) -> go.Figure:
+def interaction_figure(interactions: Interactions) -> go.Figure:
     """Amplitudes with their errors against values, a line a head; dashed is 1, where factors add up."""
     if not interactions.found:
         raise QKPrismError("There is no amplitude to draw: no feature beside the label that modulates.")
@@ -30,7 +31,7 @@ def interaction_figure(interactions: Interactions, *, width: int = WIDTH) -> go.
             fig.add_scatter(
                 x=[plain(str(value)) for value in one.values],
                 y=list(one.amplitude),
-                error_y={"type": "data", "array": list(one.error), "width": 0, "color": color},
+                error_y=error_bars(list(one.error), color, width=0),
                 mode="lines+markers",
                 line={"color": color, "dash": "solid" if one.differs else "dot"},
                 name=str(one.head),
@@ -42,14 +43,13 @@ def interaction_figure(interactions: Interactions, *, width: int = WIDTH) -> go.
                     for value, amplitude, error in zip(one.values, one.amplitude, one.error, strict=True)
                 ],
                 hoverinfo="text",
-                xaxis=axis("x", panel),
-                yaxis=axis("y", panel),
+                **on(panel),
             )
         fig.add_hline(y=1, line={"color": INK, "width": 1.2, "dash": "dash"}, row=1, col=panel)
         name_panel(fig, panel, f"{shortened(feature, 22)}: amplitude")
         fig.layout[f"xaxis{panel}"].update(title_text=plain(interactions.found[0].label), type="category")
         fig.layout[f"yaxis{panel}"].update(title_text="amplitude / its mean over values")
-    fig.update_layout(legend={"orientation": "h", "x": 0, "y": 1 + 30 / _PANEL, "yanchor": "bottom"})
+    legend_above(fig, 30, _PANEL)
     caption = (
         "How strong a feature is in keys at each value of the label, beside its mean. At 1 everywhere factors add up, "
         "and a projector can exchange one; elsewhere the exchange has to go by the value. Dotted: heads in which the "
@@ -60,7 +60,6 @@ def interaction_figure(interactions: Interactions, *, width: int = WIDTH) -> go.
         title="Do factors add up?",
         subtitle=f"amplitudes by {shortened(interactions.found[0].label)}",
         caption=f"{caption} {few(interactions.notes)}".strip(),
-        width=width,
         plot_height=_PANEL,
         above=64,  # heads in the legend, and the names of panels
         below=72,

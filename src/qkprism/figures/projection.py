@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from qkprism.figures.theme import FEATURE_COLORS, MUTED, WIDTH, finish, number, plain, shortened
-from qkprism.figures.words import count, facts, name_panel
+from qkprism.figures.panels import name_panel
+from qkprism.figures.theme import FEATURE_COLORS, MUTED, finish, number, plain, shortened
+from qkprism.figures.words import count, facts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +32,6 @@ def projection_figure(
     color: str,
     *,
     umap: bool = False,
-    width: int = WIDTH,
 ) -> go.Figure:
     """The first two principal components of keys and queries in the subspace (above) and without projection (below)."""
     found = projections.components(features, contrast, head, 2)
@@ -72,7 +72,6 @@ def projection_figure(
         "without projection. Alignment: how often the positive key has the largest part of the logit among the marked "
         "keys by this feature alone. Both: keys as dots, queries as diamonds, but for component 1, which tells "
         "them apart." + (f" {len(values)} different labels: point at a mark for its own." if many else ""),
-        width=width,
         plot_height=620,
         above=36 if many else 66,
         below=60,

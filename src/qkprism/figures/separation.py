@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from qkprism.controls import BY_NAME, RIVALS
-from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, finish, number, plain
-from qkprism.figures.words import count, facts, known, name_panel
+from qkprism.figures.panels import error_bars, line, name_panel, on, panels
+from qkprism.figures.theme import GRID, MUTED, axis, feature_color, finish, number, plain
+from qkprism.figures.words import count, facts, known
 
 if TYPE_CHECKING:
     from qkprism.results.effects import Effects
@@ -31,23 +32,14 @@ class Bar:
     text: str
 
 
-def separation_figure(found: Effects, heads: Sequence[str], *, width: int = WIDTH) -> go.Figure:
+def separation_figure(found: Effects, heads: Sequence[str]) -> go.Figure:
     """Accuracy on the left, silhouettes on the right, a row a head."""
-    height = len(heads) * _PANEL + (len(heads) - 1) * _BETWEEN
-    fig = make_subplots(
-        rows=len(heads),
-        cols=len(found.targets),
-        horizontal_spacing=72 / (width - _LEFT - 24),
-        vertical_spacing=_BETWEEN / height if len(heads) > 1 else 0,
-    )
-    panels = [(head, target) for head in heads for target in found.targets]
-    for panel, (head, target) in enumerate(panels, 1):
+    fig, height = panels(len(heads), len(found.targets), _PANEL, down=_BETWEEN, edges=_LEFT + 24)
+    for panel, (head, target) in enumerate(product(heads, found.targets), 1):
         _draw(fig, panel, _bars(found, head, target))
         name_panel(fig, panel, f"{head}: {_TITLES.get(target, target)}")
         if target == "accuracy":
-            chance = 1 / found.provenance["labels"]
-            where = {"xref": f"{axis('x', panel)} domain", "yref": axis("y", panel)}
-            fig.add_shape(type="line", x0=0, x1=1, y0=chance, y1=chance, line={"color": INK, "dash": "dot"}, **where)
+            line(fig, panel, dash="dot", width=2, y=1 / found.provenance["labels"])
     return finish(
         fig,
         title=f"Which {found.provenance['label']} is it? Held-out items in subspaces of keys",
@@ -63,7 +55,6 @@ def separation_figure(found: Effects, heads: Sequence[str], *, width: int = WIDT
         f"{'lists' if found.provenance.get('items') is None else 'different items'} where there is one draw. "
         "Key PCA knows no labels: where it does as well, the category is simply where keys differ "
         "most.",
-        width=width,
         plot_height=height,
         left=_LEFT,
         above=34,
@@ -105,18 +96,11 @@ def _draw(fig: go.Figure, panel: int, bars: Sequence[Bar]) -> None:
         x=places,
         y=[known(bar.value) for bar in bars],
         marker={"color": [bar.color for bar in bars]},
-        error_y={
-            "type": "data",
-            "array": [known(bar.error) for bar in bars],
-            "color": MUTED,
-            "thickness": 1.2,
-            "width": 3,
-        },
+        error_y=error_bars([known(bar.error) for bar in bars], MUTED, width=3),
         hovertext=[bar.text for bar in bars],
         hoverinfo="text",
         showlegend=False,
-        xaxis=axis("x", panel),
-        yaxis=axis("y", panel),
+        **on(panel),
     )
     fig.layout[axis("xaxis", panel)].update(
         tickvals=places, ticktext=[bar.name for bar in bars], tickangle=-40, tickfont={"size": 11}, gridcolor=GRID

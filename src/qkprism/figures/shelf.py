@@ -27,9 +27,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def shelf_figure(shelf: Shelf, *, width: int = WIDTH) -> go.Figure:
+def shelf_figure(shelf: Shelf) -> go.Figure:
     """A map of heads, each in the colour of the family of the contrast it does best, with the contrast's number."""
-    grid, best = Grid.of(shelf.heads, width), _best(shelf)
+    grid, best = Grid.of(shelf.heads, WIDTH), _best(shelf)
     number = {name: i for i, name in enumerate(_ordered(shelf.contrasts), 1)}
     fig = go.Figure()
     _draw(fig, grid, shelf, best, number)
@@ -49,7 +49,6 @@ def shelf_figure(shelf: Shelf, *, width: int = WIDTH) -> go.Figure:
         title="What each head does best",
         subtitle=" · ".join([shortened(shelf.provenance.get("model", "")), *told]),
         caption=_caption(shelf, best),
-        width=width,
         plot_height=grid.height,
         left=LEFT,
         right=RIGHT,

@@ -10,45 +10,40 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from qkprism.figures.theme import GRID, INK, MUTED, ROLES, WIDTH, axis, finish, number, shortened
-from qkprism.figures.words import BELIEVE, name_panel
+from qkprism.figures.panels import BUTTONS, line, name_panel, notice, on, panels, write
+from qkprism.figures.theme import INK, ROLES, axis, finish, number, shortened
+from qkprism.figures.words import BELIEVE
 
 if TYPE_CHECKING:
     from qkprism.core.feature import Feature, Spectrum
 
-NARROW = 820  # below this many pixels the panels are stacked
 SHOWN = 20
 _PANEL = 300
 _LEFT = 76  # pixels
 _TITLES = ("Strength beside its nulls", "Held-out test", "Logit variance explained")
 _UNDER = 120  # pixels of axis and legend below a panel
-_BETWEEN = _UNDER + 36  # stacked panels
 
 
-def spectrum_figure(feature: Feature, *, width: int = WIDTH) -> go.Figure:
-    """Strengths beside their nulls, held-out t, and logit variance explained; `width` in pixels."""
-    stacked = width < NARROW
-    fig = _panels(width, stacked=stacked)
+def spectrum_figure(feature: Feature) -> go.Figure:
+    """Strengths beside their nulls, held-out t, and logit variance explained."""
+    fig, height = panels(1, 3, _PANEL, edges=_LEFT + 24)
     shown = shown_directions(feature)
     _draw_strengths(fig, feature, shown)
     _draw_heldout(fig, feature, shown)
     _draw_explained(fig, feature.spectrum, shown)
     _mark_ranks(fig, feature)
     for i, title in enumerate(_TITLES, 1):
-        name_panel(fig, i, title, shift=34 if i == 1 or not stacked else 8)
+        name_panel(fig, i, title, shift=34)
         name = "direction, strongest first" if i < 3 else "number of leading directions"
         fig.layout[f"xaxis{i}"].update(title_text=name, range=[0.2, shown + 0.5])
     fig.update_xaxes(matches="x")
-    height = 3 * _PANEL + 2 * _BETWEEN if stacked else _PANEL
     fig.update_layout({axis("legend", i): _legend_below(fig, i, height) for i in (1, 2, 3)})
     return finish(
         fig,
         title=_title(feature),
         subtitle=_subtitle(feature),
-        caption=_caption(feature, shown, stacked=stacked),
-        width=width,
+        caption=_caption(feature, shown),
         plot_height=height,
         left=_LEFT,
         above=62,
@@ -59,12 +54,6 @@ def spectrum_figure(feature: Feature, *, width: int = WIDTH) -> go.Figure:
 def shown_directions(feature: Feature) -> int:
     """How many directions the figure opens with; the others are reached by zooming out."""
     return min(feature.d_head, max(SHOWN, 2 * feature.rank, 2 * (feature.rank_heldout or 0)))
-
-
-def _panels(width: int, *, stacked: bool) -> go.Figure:
-    if stacked:
-        return make_subplots(rows=3, cols=1, vertical_spacing=_BETWEEN / (3 * _PANEL + 2 * _BETWEEN))
-    return make_subplots(rows=1, cols=3, horizontal_spacing=72 / (width - _LEFT - 24))
 
 
 def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
@@ -85,8 +74,7 @@ def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
                 legendgroup=kind,
                 showlegend=part == "mean",
                 hoverinfo="skip",
-                xaxis="x",
-                yaxis="y",
+                **on(1),
             )
     fig.add_scatter(
         x=numbers,
@@ -98,8 +86,7 @@ def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
         legend="legend",
         hovertext=[_strength_text(spectrum, i) for i in range(feature.d_head)],
         hoverinfo="text",
-        xaxis="x",
-        yaxis="y",
+        **on(1),
     )
     scales = _strength_scales(spectrum, shown)
     metric = feature.choices.metric
@@ -107,7 +94,7 @@ def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
     fig.update_layout(updatemenus=[_scale_button(fig, scales)])
     strongest = float(spectrum.strength[0])
     if not strongest > 10 ** scales["log"]["range"][0]:  # one query for all examples, as in a first layer
-        _notice(fig, 1, "strength is numerically zero")
+        notice(fig, 1, "strength is numerically zero")
 
 
 def _strength_scales(spectrum: Spectrum, shown: int) -> dict[str, dict[str, Any]]:
@@ -138,9 +125,7 @@ def _scale_button(fig: go.Figure, scales: dict[str, dict[str, Any]]) -> dict[str
         "y": fig.layout.yaxis.domain[1],
         "yanchor": "top",  # strengths fall, so this corner of the panel is empty
         "pad": {"b": 0, "t": 4, "l": 0, "r": 4},
-        "font": {"size": 11, "color": MUTED},
-        "bgcolor": "white",
-        "bordercolor": GRID,
+        **BUTTONS,
     }
 
 
@@ -150,7 +135,7 @@ def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
     fig.layout.yaxis2.update(title_text="held-out t (standard errors above 0)")
     if feature.rank_heldout is None or not any(map(math.isfinite, t)):
         fig.layout.yaxis2.update(range=[0, 2 * threshold])
-        _notice(fig, 2, "not tested")
+        notice(fig, 2, "not tested")
         # an empty panel still needs its axes
         fig.add_scatter(x=numbers, y=[None] * len(t), showlegend=False, hoverinfo="skip", xaxis="x2", yaxis="y2")
         return
@@ -173,20 +158,9 @@ def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
             legend="legend2",
             hovertext=texts[part],
             hoverinfo="text",
-            xaxis="x2",
-            yaxis="y2",
+            **on(2),
         )
-    fig.add_shape(
-        type="line",
-        name="threshold",
-        xref="x2 domain",
-        yref="y2",
-        x0=0,
-        x1=1,
-        y0=threshold,
-        y1=threshold,
-        line={"color": INK, "width": 1.5, "dash": "dash"},
-    )
+    line(fig, 2, "threshold", y=threshold, width=1.5)
     seen = [v for v in t[:shown] if math.isfinite(v)] + [threshold, 0.0]
     margin = 0.06 * (max(seen) - min(seen))
     fig.layout.yaxis2.update(range=[min(seen) - margin, max(seen) + margin])
@@ -212,14 +186,13 @@ def _draw_explained(fig: go.Figure, spectrum: Spectrum, shown: int) -> None:
                 for r, share, most in zip(numbers, explained, ceiling, strict=True)
             ],
             hoverinfo="text",
-            xaxis="x3",
-            yaxis="y3",
+            **on(3),
         )
     # oblique directions can do worse than none
     low = min([0.0, *(1.1 * value for value in explained[:shown] if math.isfinite(value))])
     fig.layout.yaxis3.update(title_text="share of the variance of logits", range=[low, 1.03], tickformat=".0%")
     if not any(map(math.isfinite, explained)):
-        _notice(fig, 3, "not available")
+        notice(fig, 3, "not available")
 
 
 def _mark_ranks(fig: go.Figure, feature: Feature) -> None:
@@ -233,30 +206,10 @@ def _mark_ranks(fig: go.Figure, feature: Feature) -> None:
     shown = shown_directions(feature)
     for row, (rank, label, dash) in enumerate(marks):
         for i in (1, 2, 3):
-            fig.add_shape(
-                type="line",
-                name=label,
-                xref=axis("x", i),
-                yref=f"{axis('y', i)} domain",
-                x0=rank + 0.5,
-                x1=rank + 0.5,
-                y0=0,
-                y1=1,
-                line={"color": INK, "width": 1, "dash": dash},
-            )
-        fig.add_annotation(
-            text=label,
-            name="rank",
-            xref="x",
-            yref="y domain",
-            x=rank + 0.5,
-            y=1,
-            xanchor="left" if rank < 0.25 * shown else "right" if rank > 0.75 * shown else "center",
-            yanchor="bottom",
-            yshift=14 * (len(marks) - 1 - row),
-            showarrow=False,
-            font={"size": 11, "color": INK},
-        )
+            line(fig, i, label, x=rank + 0.5, dash=dash, width=1)
+        look = {"yanchor": "bottom", "yshift": 14 * (len(marks) - 1 - row), "font": {"size": 11, "color": INK}}
+        look["xanchor"] = "left" if rank < 0.25 * shown else "right" if rank > 0.75 * shown else "center"
+        write(fig, 1, label, "rank", rank + 0.5, 1, domain="y", **look)
 
 
 def _legend_below(fig: go.Figure, panel: int, height: int) -> dict[str, Any]:
@@ -264,12 +217,6 @@ def _legend_below(fig: go.Figure, panel: int, height: int) -> dict[str, Any]:
     across, up = fig.layout[f"xaxis{panel}"].domain, fig.layout[f"yaxis{panel}"].domain
     place = {"x": across[0], "xanchor": "left", "y": up[0] - 48 / height, "yanchor": "top"}
     return place | {"font": {"size": 11}, "tracegroupgap": 0, "traceorder": "reversed", "itemwidth": 30}
-
-
-def _notice(fig: go.Figure, panel: int, text: str) -> None:
-    """Words in the middle of a panel that has nothing to show."""
-    place = {"xref": f"{axis('x', panel)} domain", "yref": f"{axis('y', panel)} domain", "x": 0.5, "y": 0.5}
-    fig.add_annotation(text=text, name="notice", showarrow=False, font={"size": 14, "color": MUTED}, **place)
 
 
 def _rule(feature: Feature) -> str:
@@ -303,20 +250,19 @@ def _subtitle(feature: Feature) -> str:
     return " · ".join(parts)
 
 
-def _caption(feature: Feature, shown: int, *, stacked: bool) -> str:
-    first, second, third = ("Top", "Middle", "Bottom") if stacked else ("Left", "Middle", "Right")
+def _caption(feature: Feature, shown: int) -> str:
     middle = (
-        f"{second}: each direction on examples that did not choose it; filled ones count, up to the first below "
+        f"Middle: each direction on examples that did not choose it; filled ones count, up to the first below "
         f"the line at {feature.choices.threshold:g}."
     )
     if feature.rank_heldout is None:
-        middle = f"{second}: {feature.evidence}."
+        middle = f"Middle: {feature.evidence}."
     seen = f"Shown: {shown} of {feature.d_head} directions; double-click for all." if shown < feature.d_head else ""
     parts = [
-        f"{first}: directions above both bands are stronger than in any of a few null draws (grey: random signs on the "
+        "Left: directions above both bands are stronger than in any of a few null draws (grey: random signs on the "
         "examples; orange: positive and negative dealt anew among the marked keys). The test is in the next panel.",
         middle,
-        f"{third}: how much of the head's logits these directions carry; far below the dashed line, the head also "
+        "Right: how much of the head's logits these directions carry; far below the dashed line, the head also "
         "uses others.",
         BELIEVE if feature.rank_heldout == 0 else "",
         " ".join([seen, *feature.notes]),

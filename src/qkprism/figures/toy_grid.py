@@ -11,10 +11,11 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.theme import DIVERGING, INK, SEQUENTIAL, WIDTH, axis
+from qkprism.figures.grid import scale
+from qkprism.figures.panels import on, panels
+from qkprism.figures.theme import DIVERGING, INK, SEQUENTIAL
 from qkprism.figures.toy_panels import RULES, by_kind, finish_panels, kind_title
 
 if TYPE_CHECKING:
@@ -33,15 +34,14 @@ def rank_triangles(
     rule: Rule = "energy",
     seed: int = 0,
     heads: str = "trained heads",
-    width: int = WIDTH,
 ) -> go.Figure:
     """Ranks found by a rule in the heads of one seed."""
     shown = [row for row in recovered if row.cell.seed == seed]
     if not shown:
         known = ", ".join(str(one) for one in sorted({row.cell.seed for row in recovered})) or "none"
         raise QKPrismError(f"There are no heads of seed {seed}. Seeds there are: {known}.")
-    fig, panels = _panels(shown, width)
-    for number, rows in enumerate(panels, 1):
+    fig, height, rows_of = _panels(shown)
+    for number, rows in enumerate(rows_of, 1):
         for kind, color in zip(CLASSES, COLORS, strict=True):
             _draw_triangles(fig, number, [row for row in rows if _class(row, rule) == kind], kind, color)
         _write_ranks(fig, number, rows, rule)
@@ -49,7 +49,7 @@ def rank_triangles(
     exact, exact_room = (sum(_class(row, rule) == "exact" for row in rows) for rows in (shown, room))
     return finish_panels(
         fig,
-        _height(len(panels)),
+        height,
         above=34,
         title=f"Ranks recovered in {heads}",
         subtitle=f"Rule: {RULES[rule]}. Seed {seed}. Exact for {exact} of {len(shown)} latents, and for "
@@ -57,15 +57,12 @@ def rank_triangles(
         caption="Each square is a head. Its lower triangle is the rank found for z1, the upper that for z2; colours "
         "tell how far it is from the true rank on the axes. Energy rules count the directions that hold 99% of the "
         "energy. Beyond the line the head has fewer dimensions than the latents have together: superposition.",
-        width=width,
     )
 
 
-def rank_menu(
-    recovered: Sequence[Recovery], *, seed: int = 0, heads: str = "trained heads", width: int = WIDTH
-) -> go.Figure:
+def rank_menu(recovered: Sequence[Recovery], *, seed: int = 0, heads: str = "trained heads") -> go.Figure:
     """`rank_triangles` by every rule in one figure, the paper's first, with a button for each."""
-    figures = {rule: rank_triangles(recovered, rule=rule, seed=seed, heads=heads, width=width) for rule in RULES}
+    figures = {rule: rank_triangles(recovered, rule=rule, seed=seed, heads=heads) for rule in RULES}
     first, *others = figures
     fig = figures[first]
     owners: list[Rule | None] = [None if trace.legendgroup == "limit" else first for trace in fig.data]
@@ -86,14 +83,14 @@ def rank_menu(
     return fig.update_layout(updatemenus=[{**look, "pad": {"b": 70}, "font": {"size": 11}, "buttons": buttons}])
 
 
-def accuracy_grid(scores: Sequence[HeadScore], *, width: int = WIDTH) -> go.Figure:
+def accuracy_grid(scores: Sequence[HeadScore]) -> go.Figure:
     """Accuracy of every cell, and by colour how far it is below the ceiling of its task; seeds are averaged."""
-    fig, panels = _panels(scores, width)
-    for number, rows in enumerate(panels, 1):
+    fig, height, rows_of = _panels(scores)
+    for number, rows in enumerate(rows_of, 1):
         _draw_accuracy(fig, number, rows)
     fig.update_layout(
         coloraxis={
-            "colorscale": [[i / (len(SEQUENTIAL) - 1), color] for i, color in enumerate(SEQUENTIAL)],
+            "colorscale": scale(SEQUENTIAL),
             "cmin": 0,
             "cmax": max(0.05, *(score.ceiling - score.accuracy for score in scores)),
             "colorbar": {"title": {"text": "below ceiling", "side": "right"}, "thickness": 12, "outlinewidth": 0},
@@ -102,7 +99,7 @@ def accuracy_grid(scores: Sequence[HeadScore], *, width: int = WIDTH) -> go.Figu
     seeds = len({score.cell.seed for score in scores})
     return finish_panels(
         fig,
-        _height(len(panels)),
+        height,
         above=34,
         title="Accuracy of trained heads beside what is possible",
         subtitle=f"Numbers are accuracies on fresh samples, mean of {seeds} seed{'s' if seeds > 1 else ''}; colours "
@@ -110,7 +107,6 @@ def accuracy_grid(scores: Sequence[HeadScore], *, width: int = WIDTH) -> go.Figu
         caption="In the discrete task tokens can share their latents, so no head can reach 1 at small ranks: the "
         "ceiling counts that. In the continuous task the ceiling is 1, but a dot product favours long keys, which "
         "costs most in few dimensions: with sharp attention at best " + _dot_products(scores) + ".",
-        width=width,
         right=96,
     )
 
@@ -139,8 +135,7 @@ def _draw_accuracy(fig: go.Figure, number: int, rows: Sequence[HeadScore]) -> No
         coloraxis="coloraxis",
         xgap=1,
         ygap=1,
-        xaxis=axis("x", number),
-        yaxis=axis("y", number),
+        **on(number),
     )
 
 
@@ -149,17 +144,11 @@ def _class(row: Recovery, rule: Rule) -> str:
     return "too many" if difference > 0 else CLASSES[min(-difference, 3)]
 
 
-def _panels(rows: Sequence[Any], width: int) -> tuple[go.Figure, list[list[Any]]]:
-    """A panel a d_head and variant, two in a line, and the rows of each."""
+def _panels(rows: Sequence[Any]) -> tuple[go.Figure, int, list[list[Any]]]:
+    """A panel a d_head and variant, two in a line, the height of all, and the rows of each."""
     kinds = by_kind(rows)
-    lines = -(-len(kinds) // 2)
-    fig = make_subplots(
-        rows=lines,
-        cols=min(2, len(kinds)),
-        subplot_titles=[kind_title(kind) for kind in kinds],
-        horizontal_spacing=72 / width,
-        vertical_spacing=_BETWEEN / _height(len(kinds)) if lines > 1 else 0,
-    )
+    lines, titles = -(-len(kinds) // 2), [kind_title(kind) for kind in kinds]
+    fig, height = panels(lines, min(2, len(kinds)), _PANEL, down=_BETWEEN, edges=0, subplot_titles=titles)
     for number, of_kind in enumerate(kinds.values(), 1):
         ranks = [r for row in of_kind for r in row.cell.task.ranks]
         low, high = min(ranks), max(ranks)
@@ -167,12 +156,7 @@ def _panels(rows: Sequence[Any], width: int) -> tuple[go.Figure, list[list[Any]]
             shown = {"title_text": name, "dtick": 1, "range": [low - 0.5, high + 0.5], "showgrid": False}
             fig.layout[f"{letter}axis{number}"].update(**shown)
         _draw_limit(fig, number, of_kind[0].cell.d_head, low, high)
-    return fig, [*kinds.values()]
-
-
-def _height(panels: int) -> int:
-    lines = -(-panels // 2)
-    return lines * _PANEL + (lines - 1) * _BETWEEN
+    return fig, height, [*kinds.values()]
 
 
 def _draw_limit(fig: go.Figure, number: int, d_head: int, low: int, high: int) -> None:
@@ -182,7 +166,7 @@ def _draw_limit(fig: go.Figure, number: int, d_head: int, low: int, high: int) -
         top = min(max(d_head - r1, low - 1), high) + 0.5
         x += [r1 - 0.5, r1 + 0.5]
         y += [top, top]
-    place = {"xaxis": axis("x", number), "yaxis": axis("y", number)}
+    place = on(number)
     fig.add_scatter(
         x=x,
         y=y,
@@ -216,8 +200,7 @@ def _draw_triangles(fig: go.Figure, number: int, rows: Sequence[Recovery], kind:
         legendgroup=kind,
         showlegend=number == 1,
         hoverinfo="skip",
-        xaxis=axis("x", number),
-        yaxis=axis("y", number),
+        **on(number),
     )
 
 
@@ -234,6 +217,5 @@ def _write_ranks(fig: go.Figure, number: int, rows: Sequence[Recovery], rule: Ru
         hoverinfo="text",
         showlegend=False,
         zorder=3,
-        xaxis=axis("x", number),
-        yaxis=axis("y", number),
+        **on(number),
     )

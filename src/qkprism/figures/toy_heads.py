@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from qkprism.figures.grid import scale
+from qkprism.figures.panels import on, panels
 from qkprism.figures.theme import DIVERGING, FEATURE_COLORS, GRID, INK, WIDTH, axis, finish
 from qkprism.figures.toy_panels import cell_title
 
@@ -20,7 +22,7 @@ SYMBOLS = {"key": "circle", "query": "diamond-open"}
 _HEIGHT = 440
 
 
-def cloud_figure(points: Sequence[Point], *, width: int = WIDTH) -> go.Figure:
+def cloud_figure(points: Sequence[Point]) -> go.Figure:
     """The points of every head, a scene each, coloured by the value of z1."""
     cells = list(dict.fromkeys(point.cell for point in points))
     fig = make_subplots(
@@ -45,7 +47,6 @@ def cloud_figure(points: Sequence[Point], *, width: int = WIDTH) -> go.Figure:
         caption="Colours are values of z1: the vertex of a sign vector, or the first coordinate of a Gaussian one. "
         "Keys (dots) and queries (diamonds) of one value lie in one place: the cube for rank 3 of the discrete task, a "
         "ball for the continuous one. Turn with the mouse.",
-        width=width,
         plot_height=_HEIGHT,
         left=16,
         above=24,
@@ -84,25 +85,19 @@ _GAP = 28  # pixels between panels
 _TITLE = 60  # pixels above a panel
 
 
-def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = WIDTH) -> go.Figure:
+def interaction_grid(found: Sequence[tuple[Cell, Interaction]]) -> go.Figure:
     """G of each cell, scaled to its largest entry."""
     columns = min(_IN_A_LINE, len(found))
     lines = -(-len(found) // columns)
-    side = (width - 88 - (columns - 1) * _GAP) / columns
-    height = round(lines * side + (lines - 1) * (_TITLE + _GAP))
-    fig = make_subplots(
-        rows=lines,
-        cols=columns,
-        subplot_titles=[_told(cell, one) for cell, one in found],
-        horizontal_spacing=_GAP / (width - 88),
-        vertical_spacing=(_TITLE + _GAP) / height if lines > 1 else 0,
-    )
+    side = (WIDTH - 88 - (columns - 1) * _GAP) / columns
+    titles = [_told(cell, one) for cell, one in found]
+    fig, height = panels(lines, columns, round(side), down=_TITLE + _GAP, across=_GAP, subplot_titles=titles)
     for number, (cell, one) in enumerate(found, 1):
         _draw(fig, number, cell, one)
     fig.update_annotations(font={"size": 11, "color": INK})
     fig.update_layout(
         coloraxis={
-            "colorscale": [[i / (len(DIVERGING) - 1), color] for i, color in enumerate(DIVERGING)],
+            "colorscale": scale(DIVERGING),
             "cmin": -1,
             "cmax": 1,
             "colorbar": {
@@ -120,7 +115,6 @@ def interaction_grid(found: Sequence[tuple[Cell, Interaction]], *, width: int = 
         "coordinates (r1 + r2 > d_head) more than one coordinate shares a dimension: superposition. They may be of "
         "both latents (`across`) or of one. Shares are those of the squared entries; `a dimension` is the number of "
         "coordinates for each dimension of G (its effective rank); symmetry is ⟨G, Gᵀ⟩ / |G|².",
-        width=width,
         plot_height=height,
         left=24,
         right=96,
@@ -142,8 +136,7 @@ def _draw(fig: go.Figure, number: int, cell: Cell, found: Interaction) -> None:
         z=matrix.tolist(),
         coloraxis="coloraxis",
         hovertemplate="selector %{y}, token %{x}: %{z:.2f}<extra></extra>",
-        xaxis=axis("x", number),
-        yaxis=axis("y", number),
+        **on(number),
     )
     hidden = {"showticklabels": False, "ticks": "", "showgrid": False, "showline": False, "constrain": "domain"}
     fig.layout[f"xaxis{number}"].update(**hidden)

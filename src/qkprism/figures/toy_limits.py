@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from qkprism.figures.panels import on
 from qkprism.figures.theme import WIDTH, axis
 from qkprism.figures.toy_panels import (
     METHOD_COLORS,
@@ -29,14 +30,14 @@ _HEIGHT = 300
 _DASHES = ("dot", "solid", "dash")
 
 
-def limit_figure(limits: Sequence[Limit], *, width: int = WIDTH) -> go.Figure:
+def limit_figure(limits: Sequence[Limit]) -> go.Figure:
     """Errors of every projector against the correlation of the latents, and against the number of examples."""
     most = max(row.n for row in limits)
     sides: tuple[tuple[str, list[tuple[float, Limit]]], ...] = (
         ("correlation of z1 and z2 in the data", [(row.correlation, row) for row in limits if row.n == most]),
         ("examples a contrast", [(row.n, row) for row in limits if row.correlation == 0]),
     )
-    fig = make_subplots(rows=1, cols=2, horizontal_spacing=80 / width)
+    fig = make_subplots(rows=1, cols=2, horizontal_spacing=80 / WIDTH)
     for panel, (name, rows) in enumerate(sides, 1):
         for method in METHOD_NAMES:
             _errors(fig, panel, method, [(x, row.error) for x, row in rows if row.method == method])
@@ -54,7 +55,6 @@ def limit_figure(limits: Sequence[Limit], *, width: int = WIDTH) -> go.Figure:
         caption="The error is that of the logits which a projector moves, relative to those that it should move. The "
         "contrasts hold the other latent fixed within an example, so correlation in the data costs little. What the "
         "orthogonal projector gets wrong does not go away with more data.",
-        width=width,
     )
 
 
@@ -91,7 +91,7 @@ def _geometric(values: Sequence[float]) -> float:
     return product
 
 
-def rank_size_figure(ranks: Sequence[RankAt], *, width: int = WIDTH) -> go.Figure:
+def rank_size_figure(ranks: Sequence[RankAt]) -> go.Figure:
     """How often each rule finds the true rank, by the number of examples and the threshold."""
     fig = make_subplots(rows=1, cols=3, subplot_titles=[f"<b>{t}</b>" for t in RULES.values()], horizontal_spacing=0.06)
     for panel, rule in enumerate(RULES, 1):
@@ -108,7 +108,6 @@ def rank_size_figure(ranks: Sequence[RankAt], *, width: int = WIDTH) -> go.Figur
         subtitle=f"{_heads(ranks)}, both latents.",
         caption="Energy rules count the directions that hold a share of the energy; the held-out test those whose t is "
         "above a threshold on examples that did not choose them.",
-        width=width,
     )
 
 
@@ -123,6 +122,5 @@ def _shares(fig: go.Figure, panel: int, rule: str, dash: str, threshold: float, 
         marker={"color": color, "size": 7},
         name=f"t > {threshold:g}" if rule == "heldout" else f"{rule} {threshold:.1%}",
         hovertemplate="%{x} examples: %{y:.0%} exact<extra></extra>",
-        xaxis=axis("x", panel),
-        yaxis=axis("y", panel),
+        **on(panel),
     )

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
+from qkprism.figures.panels import on, panels
 from qkprism.figures.theme import GRID, MUTED, axis, finish
 
 if TYPE_CHECKING:
@@ -71,20 +71,12 @@ def slack_panels(
     looks: Mapping[str, Mapping[str, Any]],
     *,
     y: str,
-    width: int,
 ) -> tuple[go.Figure, int]:
     """Means over heads of equal r1 + r2 - d_head, a panel a variant and d_head; and the height of the panels."""
-    panels = by_kind(rows)
-    lines, columns = -(-len(panels) // 2), min(2, len(panels))
-    height = lines * _PANEL + (lines - 1) * _BETWEEN
-    fig = make_subplots(
-        rows=lines,
-        cols=columns,
-        subplot_titles=[kind_title(kind) for kind in panels],
-        horizontal_spacing=72 / width,
-        vertical_spacing=_BETWEEN / height if lines > 1 else 0,
-    )
-    for panel, of_panel in enumerate(panels.values(), 1):
+    kinds = by_kind(rows)
+    lines, titles = -(-len(kinds) // 2), [kind_title(kind) for kind in kinds]
+    fig, height = panels(lines, min(2, len(kinds)), _PANEL, down=_BETWEEN, edges=0, subplot_titles=titles)
+    for panel, of_panel in enumerate(kinds.values(), 1):
         for name, belongs in series.items():
             _line(fig, panel, name, [row for row in of_panel if belongs(row)], value, looks[name])
         _superposed(fig, panel, [slack(row) for row in of_panel])
@@ -109,8 +101,7 @@ def _line(
         legendgroup=name,
         showlegend=panel == 1,
         hovertemplate=f"{name}<br>r1 + r2 − d_head = %{{x}}: %{{y:.3f}}<extra></extra>",
-        xaxis=axis("x", panel),
-        yaxis=axis("y", panel),
+        **on(panel),
         **look,
     )
 
@@ -131,7 +122,6 @@ def finish_panels(
     title: str,
     subtitle: str,
     caption: str,
-    width: int,
     right: int = 24,
     above: int = 30,
     below: int = 104,
@@ -145,7 +135,6 @@ def finish_panels(
         title=title,
         subtitle=subtitle,
         caption=caption,
-        width=width,
         plot_height=height,
         right=right,
         above=above,

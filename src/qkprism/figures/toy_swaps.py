@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 
 from qkprism.controls import BY_NAME
 from qkprism.errors import QKPrismError
+from qkprism.figures.panels import on, panels
 from qkprism.figures.theme import MUTED, WIDTH, axis
 from qkprism.figures.toy_panels import (
     METHOD_COLORS,
@@ -51,7 +52,7 @@ def bars_in(rows: Mapping[tuple[Cell, str, str], Swap]) -> list[tuple[str, str, 
     return [bar for bar in BARS if bar[1:] in known]
 
 
-def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "raw", width: int = WIDTH) -> go.Figure:
+def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "raw") -> go.Figure:
     """Attention on the original and the target token before and after every edit, a panel a head."""
     rows = {
         (row.cell, row.control, row.feature): row
@@ -61,14 +62,8 @@ def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "ra
     if missing := [cell for cell in cells if (cell, "feature", "z1") not in rows]:
         raise QKPrismError(f"There are no swaps of {missing[0]} by the method {method!r}.")
     lines, columns = -(-len(cells) // 2), min(2, len(cells))
-    height = lines * _PANEL + (lines - 1) * _BETWEEN
-    fig = make_subplots(
-        rows=lines,
-        cols=columns,
-        subplot_titles=[cell_title(cell) for cell in cells],
-        horizontal_spacing=56 / width,
-        vertical_spacing=_BETWEEN / height if lines > 1 else 0,
-    )
+    titles = [cell_title(cell) for cell in cells]
+    fig, height = panels(lines, columns, _PANEL, down=_BETWEEN, across=56, edges=0, subplot_titles=titles)
     bars = bars_in(rows)
     for panel, cell in enumerate(cells, 1):
         for side, name, color in SIDES:
@@ -85,7 +80,6 @@ def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "ra
         caption="As in the paper: keys of the original and the target token exchange their coordinates in the subspace "
         "of z1, of z2, of both, or in random (Gaussian) subspaces of the same dimension. What one latent leaves goes "
         "to tokens that share the rest.",
-        width=width,
     )
 
 
@@ -98,15 +92,14 @@ def _bars(fig: go.Figure, panel: int, values: Mapping[str, float], name: str, co
         showlegend=panel == 1,
         marker_color=color,
         hovertemplate="%{x}: %{y:.3f} " + name + "<extra></extra>",
-        xaxis=axis("x", panel),
-        yaxis=axis("y", panel),
+        **on(panel),
     )
 
 
-def truth_figure(swaps: Sequence[Swap], *, feature: str = "z1", width: int = WIDTH) -> go.Figure:
+def truth_figure(swaps: Sequence[Swap], *, feature: str = "z1") -> go.Figure:
     """How far the swap of a feature is from a true exchange of its latent, by method, in all heads."""
     shown = [row for row in swaps if row.target == "given" and row.feature == feature]
-    fig, height = _by_method(shown, lambda row: row.off_truth, y="total variation", width=width)
+    fig, height = _by_method(shown, lambda row: row.off_truth, y="total variation")
     return finish_panels(
         fig,
         height,
@@ -115,11 +108,10 @@ def truth_figure(swaps: Sequence[Swap], *, feature: str = "z1", width: int = WID
         f"{feature}; 0 is perfect.",
         caption="Points are means over heads with the same room. In the grey part the head has fewer dimensions than "
         "its latents: features share directions, and no linear edit of keys can move one alone.",
-        width=width,
     )
 
 
-def _by_method(rows: Sequence[Swap], value: Callable[[Swap], float], *, y: str, width: int) -> tuple[go.Figure, int]:
+def _by_method(rows: Sequence[Swap], value: Callable[[Swap], float], *, y: str) -> tuple[go.Figure, int]:
     """The swap of a feature by every method, and no edit."""
     unedited = BY_NAME["none"]
     series = {
@@ -129,10 +121,10 @@ def _by_method(rows: Sequence[Swap], value: Callable[[Swap], float], *, y: str, 
     looks = {title: method_look(method) for method, title in METHOD_NAMES.items()}
     line = {"color": MUTED, "width": 1.5, "dash": unedited.mark}
     looks[unedited.title] = {"line": line, "marker": {"color": MUTED, "size": 4}}
-    return slack_panels(rows, series, value, looks, y=y, width=width)
+    return slack_panels(rows, series, value, looks, y=y)
 
 
-def matched_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
+def matched_figure(swaps: Sequence[Swap]) -> go.Figure:
     """Targets that differ in z1 only: z1's feature moves the attention."""
     shown = [row for row in swaps if row.target == "z1"]
     limits = {(row.cell, row.control): row.on_target for row in shown if row.control in ("none", "full")}
@@ -141,7 +133,7 @@ def matched_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
         none, full = limits[row.cell, "none"], limits[row.cell, "full"]
         return (row.on_target - none) / (full - none)
 
-    fig, height = _by_method([row for row in shown if row.feature == "z1"], moved, y="share of the shift", width=width)
+    fig, height = _by_method([row for row in shown if row.feature == "z1"], moved, y="share of the shift")
     return finish_panels(
         fig,
         height,
@@ -149,7 +141,6 @@ def matched_figure(swaps: Sequence[Swap], *, width: int = WIDTH) -> go.Figure:
         subtitle="Attention that the swap of z1 brings to the target, as a share of what exchanging the whole keys "
         "brings: it should be 1.",
         caption="With fewer dimensions than latents (grey) the subspaces of z1 and z2 share directions.",
-        width=width,
     )
 
 
@@ -158,7 +149,7 @@ METRICS = {"contrast": "contrast metric", "raw": "raw", "paper": "raw (the paper
 _COLORS = {"contrast": "contrast", "raw": "raw oblique", "paper": "raw"}  # as the swaps that use the same features
 
 
-def part_figure(parts: Sequence[PartError], *, width: int = WIDTH) -> go.Figure:
+def part_figure(parts: Sequence[PartError]) -> go.Figure:
     """Errors of every split in every metric, relative to the size of the true parts."""
     series: dict[str, Any] = {}
     looks: dict[str, Any] = {}
@@ -167,7 +158,7 @@ def part_figure(parts: Sequence[PartError], *, width: int = WIDTH) -> go.Figure:
         series[name] = lambda row, key=(metric, split): (row.metric, row.split) == key
         line = {"color": color, "dash": DASHES[split], "width": 2}
         looks[name] = {"line": line, "marker": {"color": color, "size": 6}}
-    fig, height = slack_panels(parts, series, lambda row: row.share, looks, y="error / size", width=width)
+    fig, height = slack_panels(parts, series, lambda row: row.share, looks, y="error / size")
     return finish_panels(
         fig,
         height,
@@ -176,7 +167,6 @@ def part_figure(parts: Sequence[PartError], *, width: int = WIDTH) -> go.Figure:
         caption="The true part of a latent in q·k is known. The oblique split projects keys along all other features; "
         "the sequential and the Shapley split share out what query directions have in common. With more directions "
         "than dimensions (grey) there is no oblique split, and the lines end.",
-        width=width,
         below=150,
     )
 
@@ -188,9 +178,9 @@ _FLOOR = 1e-3
 Errors = Mapping[tuple[Any, ...], float]  # by method, cell and latent
 
 
-def gauge_figure(before: Portrait, after: Portrait, *, width: int = WIDTH) -> go.Figure:
+def gauge_figure(before: Portrait, after: Portrait) -> go.Figure:
     """Errors of swaps and attributions and exact ranks, before and after; heads that are not superposed."""
-    fig = make_subplots(rows=1, cols=3, subplot_titles=[f"<b>{t}</b>" for t in TITLES], horizontal_spacing=80 / width)
+    fig = make_subplots(rows=1, cols=3, subplot_titles=[f"<b>{t}</b>" for t in TITLES], horizontal_spacing=80 / WIDTH)
     swaps = [_swap_errors(one) for one in (before, after)]
     parts = [_part_errors(one) for one in (before, after)]
     for panel, (was, now) in enumerate((swaps, parts), 1):
@@ -205,7 +195,6 @@ def gauge_figure(before: Portrait, after: Portrait, *, width: int = WIDTH) -> go
         caption="W_Q → Aᵀ W_Q and W_K → A⁻¹ W_K leave every logit as it was. What stays on the diagonal is about the "
         "model; what leaves it is about the coordinates it happened to be trained in. Left: total variation to a true "
         "exchange. Middle: error of the parts relative to their size. Right: share of latents whose rank is exact.",
-        width=width,
         below=136,
     )
 
@@ -234,7 +223,7 @@ def _scatter(fig: go.Figure, panel: int, was: Errors, now: Errors, *, showlegend
     if not values:
         return
     ends = [min(values) / 1.3, max(values) * 1.3]
-    place = {"xaxis": axis("x", panel), "yaxis": axis("y", panel)}
+    place = on(panel)
     diagonal = {"color": MUTED, "width": 1, "dash": "dot"}
     fig.add_scatter(x=ends, y=ends, mode="lines", line=diagonal, showlegend=False, hoverinfo="skip", **place)
     for method in reversed(METHOD_NAMES):
@@ -268,7 +257,6 @@ def _ranks(fig: go.Figure, before: Portrait, after: Portrait) -> None:
             marker_color=RULE_COLORS[rule],
             text=[f"{share:.0%}" for share in shares],
             textposition="outside",
-            xaxis=axis("x", 3),
-            yaxis=axis("y", 3),
+            **on(3),
         )
     fig.layout.yaxis3.update(range=[0, 1.1], title_text="share exact")

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, WIDTH, axis, finish, number, plain, shortened
-from qkprism.figures.words import count, facts, few, known, name_panel
+from qkprism.figures.panels import error_bars, legend_above, name_panel, notice, on, panels, write
+from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, axis, finish, number, plain, shortened
+from qkprism.figures.words import count, facts, few, known
 
 if TYPE_CHECKING:
     from qkprism.results.validation import TruthCheck, Validation
@@ -72,20 +72,14 @@ class Series:
         return [check for check in self.checks if check.matters]
 
 
-def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figure:
+def validation_figure(validation: Validation) -> go.Figure:
     """Distances, parts and slopes: two rows a factor, a colour a method, a dot a head, large marks over heads."""
     if not validation.checks:
         raise QKPrismError("There is no check to draw. Was the choice of heads or pairs empty?")
     factors = validation.factors
     rows = 2 * len(factors)
-    height = rows * _PANEL + (rows - 1) * _BETWEEN
-    fig = make_subplots(
-        rows=rows,
-        cols=3,
-        specs=[[{}, {}, {}], [{}, {}, None]] * len(factors),
-        horizontal_spacing=76 / (width - _LEFT - 24),
-        vertical_spacing=_BETWEEN / height,
-    )
+    specs = [[{}, {}, {}], [{}, {}, None]] * len(factors)
+    fig, height = panels(rows, 3, _PANEL, down=_BETWEEN, across=76, edges=_LEFT + 24, specs=specs)
     for place, factor in enumerate(factors):
         series, first = series_of(validation, factor), _PANELS * place + 1
         for panel, (name, unit) in enumerate(_DISTANCES, first):
@@ -103,7 +97,6 @@ def validation_figure(validation: Validation, *, width: int = WIDTH) -> go.Figur
         title="Edits and attributions against true counterfactuals",
         subtitle=facts(validation.provenance, count(heads, "head"), f"{pairs} of texts"),
         caption=_caption(validation),
-        width=width,
         plot_height=height,
         left=_LEFT,
         above=80,  # two rows of the legend
@@ -167,7 +160,7 @@ def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series], name: s
     margin = 0.06 * (max(ends) - min(ends))
     fig.layout[f"yaxis{panel}"].update(title_text=unit, range=[min(ends) - margin, max(ends) + 2.5 * margin])
     if not edits:
-        _notice(fig, panel, "no edit to compare")
+        notice(fig, panel, "no edit to compare")
 
 
 def _draw_parts(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
@@ -207,23 +200,14 @@ def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
     margin = 0.06 * (ends[1] - ends[0])
     fig.layout[f"yaxis{panel}"].update(title_text="slope", range=[ends[0] - margin, ends[1] + margin])
     if not every:
-        _notice(fig, panel, "not tested: no shared texts, or too few")
+        notice(fig, panel, "not tested: no shared texts, or too few")
 
 
 def _count_nearer(fig: go.Figure, panel: int, series: Series, at: float, ratios: Sequence[float]) -> None:
     """Above a column, in how many of the heads in which the factor matters the edit is nearer than no edit."""
     if some := [ratio for ratio in ratios if math.isfinite(ratio)]:
-        fig.add_annotation(
-            text=f"{sum(ratio < 1 for ratio in some)}/{len(some)}",
-            name="nearer",
-            xref=axis("x", panel),
-            yref=f"{axis('y', panel)} domain",
-            x=at,
-            y=1,
-            yanchor="top",
-            showarrow=False,
-            font={"size": 10, "color": series.color},
-        )
+        look = {"yanchor": "top", "font": {"size": 10, "color": series.color}}
+        write(fig, panel, f"{sum(ratio < 1 for ratio in some)}/{len(some)}", "nearer", at, 1, domain="y", **look)
 
 
 def _draw_column(
@@ -247,16 +231,11 @@ def _draw_dots(
     fig: go.Figure, panel: int, series: Series, x: Sequence[float], y: Sequence[float], errors: Sequence[float]
 ) -> None:
     several = len(series.checks) > 1
+    sizes = [known(value) for value in errors] if len(series.checks) <= _BARRED else None
     fig.add_scatter(
         x=[known(value) for value in x],
         y=[known(value) for value in y],
-        error_y={
-            "type": "data",
-            "array": [known(value) for value in errors] if len(series.checks) <= _BARRED else None,
-            "color": series.color,
-            "thickness": 0.8,
-            "width": 0,
-        },
+        error_y=error_bars(sizes, series.color, thickness=0.8, width=0),
         mode="markers",
         name=plain(f"{series.method} {series.features}".strip()),
         legendgroup=series.method,
@@ -269,8 +248,7 @@ def _draw_dots(
         hovertext=[_text(check) for check in series.checks],
         hoverinfo="text",
         showlegend=False,
-        xaxis=axis("x", panel),
-        yaxis=axis("y", panel),
+        **on(panel),
     )
 
 
@@ -290,8 +268,7 @@ def _draw_whole(fig: go.Figure, panel: int, series: Series, x: float, y: float, 
         hovertext=[f"<b>{title}</b><br>{kind} over the {heads} in which the factor matters: {number(y)}"],
         hoverinfo="text",
         showlegend=False,
-        xaxis=axis("x", panel),
-        yaxis=axis("y", panel),
+        **on(panel),
     )
 
 
@@ -311,23 +288,8 @@ def _line(fig: go.Figure, panel: int, y: float, name: str, across: tuple[float, 
     )
     if across is None:
         side = 0 if name == "no edit" else 1  # where dots are seldom
-        fig.add_annotation(
-            text=name,
-            name="line",
-            xref=f"{axis('x', panel)} domain",
-            yref=axis("y", panel),
-            x=side,
-            y=y,
-            xanchor="left" if side == 0 else "right",
-            yanchor="bottom",
-            showarrow=False,
-            font={"size": 10, "color": MUTED},
-        )
-
-
-def _notice(fig: go.Figure, panel: int, text: str) -> None:
-    place = {"xref": f"{axis('x', panel)} domain", "yref": f"{axis('y', panel)} domain", "x": 0.5, "y": 0.5}
-    fig.add_annotation(text=text, name="notice", showarrow=False, font={"size": 12, "color": MUTED}, **place)
+        look = {"xanchor": "left" if side == 0 else "right", "yanchor": "bottom", "font": {"size": 10, "color": MUTED}}
+        write(fig, panel, name, "line", side, y, domain="x", **look)
 
 
 def _legend(fig: go.Figure, validation: Validation, height: int) -> None:
@@ -342,8 +304,7 @@ def _legend(fig: go.Figure, validation: Validation, height: int) -> None:
     for title, group, color, symbol, size in entries:
         marker = {"symbol": symbol, "size": size, "color": color}
         fig.add_scatter(x=[None], y=[None], mode="markers", name=title, legendgroup=group, marker=marker)
-    place = {"orientation": "h", "x": 0, "y": 1 + 28 / height, "yanchor": "bottom", "traceorder": "normal"}
-    fig.update_layout(legend=place | {"tracegroupgap": 0, "font": {"size": 11}})
+    legend_above(fig, 28, height, traceorder="normal", tracegroupgap=0, font={"size": 11})
 
 
 def _symbol(name: str, sets: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Words and numbers that figures share: counts, facts for subtitles, notes for captions, names above panels."""
+"""Words and numbers that figures share: counts, facts for subtitles, notes for captions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import plotly.graph_objects as go
-
-from qkprism.figures.theme import axis, plain, shortened
+from qkprism.figures.theme import shortened
 
 _NOTES = 3
 BELIEVE = (
@@ -44,20 +42,3 @@ def count(n: int, noun: str) -> str:
     ('1 head', '2 heads')
     """
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def name_panel(fig: go.Figure, panel: int, text: str, *, shift: int = 4, color: str | None = None) -> None:
-    """A bold name (a plain text) above a panel, after a square of a colour where one is given."""
-    square = "" if color is None else f"<span style='color:{color}'>■</span> "
-    fig.add_annotation(
-        text=f"{square}<b>{plain(text)}</b>",
-        name="panel",
-        xref=f"{axis('x', panel)} domain",
-        yref=f"{axis('y', panel)} domain",
-        x=0,
-        y=1,
-        xanchor="left",
-        yanchor="bottom",
-        yshift=shift,
-        showarrow=False,
-    )
