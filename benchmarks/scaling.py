@@ -30,7 +30,8 @@ def work(prompts: int, layers: int) -> dict[str, Any]:
     """What one process does: a pass over its share, timed."""
     import qkprism as qk
     from prompts import contrast
-    from qkprism.capture import checkpoint, source, streaming
+    from qkprism import store
+    from qkprism.capture import source, streaming
     from qkprism.heads import all_heads
     from qkprism.ranks import join, ranks, wait
 
@@ -40,7 +41,7 @@ def work(prompts: int, layers: int) -> dict[str, Any]:
     heads = [head for head in all_heads(model.heads_per_layer) if head.layer < layers]
     spent: dict[str, list[float]] = {"added": [], "written": []}
     _timed(source, "over_all", spent["added"])
-    _timed(checkpoint, "write_run", spent["written"])
+    _timed(store, "write_run", spent["written"])
     texts = contrast(prompts * ranks().count)
     with tempfile.TemporaryDirectory() as folder:
         wait()

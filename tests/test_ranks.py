@@ -133,6 +133,26 @@ def test_split__fewer_key_heads_than_processes_is_one_sentence(place):
         qk.load(place / "little", device_map="tp")
 
 
+@pytest.mark.processes
+def test_split__memory_that_runs_out_on_one_process_ends_the_job_and_is_told(place):
+    lines = ["import os", "import torch", "from qkprism.capture.batching import Batches", "run = Batches._pass"]
+    lines += [
+        "def fail(self, examples, *a):",
+        "    if os.environ['RANK'] == '1': raise torch.OutOfMemoryError('no room')",
+    ]
+    lines += ["    return run(self, examples, *a)", "Batches._pass = fail", "import qkprism.cli", "qkprism.cli.main()"]
+    script = place / "narrow.py"
+    script.write_text("\n".join(lines))
+    arguments = ["heads", place / "boxes.jsonl", "-m", place / "little", "--device-map", "tp", "--batch-size", "8"]
+    began = time.monotonic()
+    code, out, err = told(torchrun(2, script, *arguments))
+    assert time.monotonic() - began < 120
+    assert code != 0
+    assert not out
+    assert "process 1: memory ran out with 8 examples at once" in err
+    assert "Give a smaller --batch-size" in err
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a tiny model and a contrast that takes some chunks."""

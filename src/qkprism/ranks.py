@@ -41,6 +41,10 @@ class RankLost(RankError):
     """A rank has ended without a word."""
 
 
+class RankStopped(RankError):
+    """This process cannot go on while others wait for it in the middle of a pass: it tells so itself, and ends."""
+
+
 @dataclass(frozen=True)
 class Ranks:
     """Which of how many processes this one is."""
@@ -83,6 +87,30 @@ def processes() -> int:
 def hold_together(count: int) -> None:
     """So many processes in a row hold one model between them: they do the same work, and are one rank."""
     _together[0] = count
+
+
+@contextmanager
+def holding_a_part(examples: int) -> Iterator[None]:
+    """A pass of so many examples: where processes hold one model between them, none can try again by itself."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _together[0] == 1:
+            raise
+        if out_of_memory(error):
+            raise RankStopped(
+                f"process {_world()[0]}: memory ran out with {examples} examples at once. It holds a part of the "
+                "model's heads, so it cannot make its batches smaller without the other processes. Give a smaller "
+                f"--batch-size. {GO_ON}"
+            ) from error
+        if any(word in str(error) for word in ("gloo", "Gloo", "NCCL", "onnection")):
+            raise RankLost(f"Another process of this job has ended, so the others stop. {GO_ON}") from error
+        raise
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or on a CPU."""
+    return type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
 
 
 def _world() -> tuple[int, int]:

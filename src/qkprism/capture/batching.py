@@ -21,6 +21,7 @@ from qkprism.models.forest import Forest
 from qkprism.models.model import Model
 from qkprism.models.tap import Visitor
 from qkprism.options import FRAMES, Frame, choice, whole_number
+from qkprism.ranks import holding_a_part, out_of_memory
 
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}
 LEAST_SAVED = 0.1  # of the tokens, if texts are to share rows
@@ -65,7 +66,9 @@ class Batches:
             first, *rest = self.split(waiting.pop(), in_rows)
             waiting.extend(reversed(rest))
             try:
-                yield do(first)
+                with holding_a_part(len(first)):
+                    made = do(first)
+                yield made
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not out_of_memory(error):
                     raise
@@ -114,8 +117,3 @@ class Batches:
             query_positions=batch.query,
         )
         return batch
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or on a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

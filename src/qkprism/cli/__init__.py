@@ -24,7 +24,7 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
 from qkprism.cli.app import app
 from qkprism.errors import QKPrismError
 from qkprism.progress import SPEECH, is_coloured
-from qkprism.ranks import RankError, RankLost, ranks
+from qkprism.ranks import RankError, RankLost, RankStopped, ranks
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     except (
         RankError
     ) as error:  # all processes have it, and the first tells it; or the second, for the first may be gone
-        if ranks().number < (2 if isinstance(error, RankLost) else 1):
+        if isinstance(error, RankStopped) or ranks().number < (2 if isinstance(error, RankLost) else 1):
             typer.secho(f"qkprism: {error}", err=True, fg=typer.colors.RED if is_coloured() else None)
         raise SystemExit(2) from None
     except QKPrismError as error:

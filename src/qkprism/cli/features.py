@@ -136,6 +136,7 @@ def decompose(
     contrasts = [source_named(name) for name in contrasts]
     check_sources(contrasts, "contrast")
     resolve_metric(metric, len(contrasts))
+    SETTINGS.hold(save)
     import qkprism as qk
     from qkprism.runs import remove_run
 
@@ -145,7 +146,6 @@ def decompose(
     taken_off = center or _shared(contrasts, wanted, "centre", "--center")
     template = texts.chat or _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
     arguments: dict[str, Any] = {"encoding": texts.encoding(template, frame), "batch_size": batch_size}
-    SETTINGS.hold(save)
     loaded = loading.load()
     with part(1, 2, "heads"):
         scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
@@ -203,10 +203,10 @@ def intervene(
     contrast = source_named(contrast)
     check_sources([contrast], "test")
     check_run(run, "features")
+    SETTINGS.hold(save)
     import qkprism as qk
     from qkprism.runs import remove_run
 
-    SETTINGS.hold(save)
     features = qk.Features.load(run)
     examples = TextOptions.like(features).fit([contrast], "test", loading.name, limit)[0].contrast
     kept = checkpoint_of(save)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from qkprism.capture.batching import Batches, out_of_memory
+from qkprism.capture.batching import Batches
 from qkprism.capture.checkpoint import of_texts
 from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import EffectSums, Table
@@ -30,6 +30,7 @@ from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import Progress, bar
+from qkprism.ranks import out_of_memory
 from qkprism.ranks import ranks as this_rank
 from qkprism.results.effects import Edited, Effects
 from qkprism.results.features import Features
