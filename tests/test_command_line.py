@@ -319,6 +319,17 @@ def test_standard_input__is_a_contrast(run, tmp_path, monkeypatch):  # noqa: F81
     assert "Nothing came by standard input" in run("check", "-", "--model", "none")[2]
 
 
+def test_main__tells_a_warning_of_ours_without_its_line_of_code():
+    script = """import warnings
+from qkprism import cli
+of_ours = compile("warnings.warn('few texts')", cli.__file__, "exec")
+cli.app = lambda: (exec(of_ours), warnings.warn("of others"))
+cli.main()"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    assert told.startswith("Note: few texts\n<string>:")
+    assert "UserWarning: of others" in told
+
+
 def test_main__ctrl_c_is_130_and_says_how_to_go_on(run, monkeypatch, tmp_path):  # noqa: F811
     def pressed(*_, **__):
         raise KeyboardInterrupt

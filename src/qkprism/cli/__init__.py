@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
+from pathlib import Path
 
 import typer
 
@@ -26,6 +28,16 @@ from qkprism.errors import QKPrismError
 from qkprism.progress import SPEECH, is_coloured
 from qkprism.ranks import RankError, RankLost, RankStopped, ranks
 
+_WITH_CODE = warnings.formatwarning
+
+
+def in_words(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of ours without the line of code that it comes from: who types commands does not know it."""
+    ours = Path(__file__).parents[1] in Path(filename).parents
+    return f"Note: {message}\n" if ours else _WITH_CODE(message, category, filename, lineno, line)
+
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
@@ -33,6 +45,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # names of files may be no text, and a terminal may know few letters
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = in_words
     try:
         app()
     except (
