@@ -84,3 +84,15 @@ def test_class_names__mean_one_thing():
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name.lstrip("_"), []).append(path.name)
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+def test_variables__are_called_what_they_are():
+    """Not how they relate to the speaker. `asked` is a word of templates, `own` a test of directions."""
+    bound = {
+        (path.stem, node.id if isinstance(node, ast.Name) else node.arg)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    }
+    vague = {"own", "given", "known", "asked", "ways"}
+    assert {(file, name) for file, name in bound if name in vague} == {("drawing", "asked"), ("feature", "own")}

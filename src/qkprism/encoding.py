@@ -47,18 +47,18 @@ class Encoding:
         object.__setattr__(self, "chat", chat_of(self.chat))
 
 
-def chat_of(given: Any) -> Chat | None:
+def chat_of(chat: Any) -> Chat | None:
     """The options of a chat template, if texts go into one; `True` is without options."""
-    if given is None or given is False:
+    if chat is None or chat is False:
         return None
-    options: Mapping[str, Any] = {} if given is True else by_name(given, "chat")
+    options: Mapping[str, Any] = {} if chat is True else by_name(chat, "chat")
     if unknown := set(options) - set(Chat.__annotations__):
         raise QKPrismError(f"chat has no option {sorted(unknown)[0]!r}; it takes system and answer_prefix.")
     return Chat(**options)  # type: ignore[typeddict-item]
 
 
-def checked_encoding(given: Any) -> Encoding:
+def checked_encoding(encoding: Any) -> Encoding:
     """An encoding, and nothing that looks like one."""
-    if not isinstance(given, Encoding):
-        raise QKPrismError(f"encoding={given!r} is not an Encoding. Write it as qk.Encoding(chat=True).")
-    return given
+    if not isinstance(encoding, Encoding):
+        raise QKPrismError(f"encoding={encoding!r} is not an Encoding. Write it as qk.Encoding(chat=True).")
+    return encoding

@@ -57,12 +57,12 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def _is_pair(given: Any) -> bool:
+def _is_pair(value: Any) -> bool:
     """Whether this is a layer and an index, in a tuple, a list or an array."""
-    if not isinstance(given, tuple | list) and not hasattr(given, "__array__"):
+    if not isinstance(value, tuple | list) and not hasattr(value, "__array__"):
         return False
     try:
-        return len([operator.index(number) for number in given]) == 2
+        return len([operator.index(number) for number in value]) == 2
     except (TypeError, ValueError):
         return False
 

@@ -25,7 +25,7 @@ class Stopped(KeyboardInterrupt):
 @contextmanager
 def saving() -> Iterator[Callable[[], bool]]:
     """A block in which Ctrl-C waits for what is begun; what it gives tells whether to stop."""
-    asked: list[bool] = []
+    stops: list[bool] = []
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or former is None or former is signal.SIG_IGN:
         yield lambda: False
@@ -33,11 +33,11 @@ def saving() -> Iterator[Callable[[], bool]]:
 
     def remember(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         signal.signal(signal.SIGINT, former)
-        asked.append(True)
+        stops.append(True)
         print("\nFinishing what is begun, then saving. Ctrl-C again stops at once.", file=sys.stderr)
 
     signal.signal(signal.SIGINT, remember)
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(stops)
     finally:
         signal.signal(signal.SIGINT, former)

@@ -77,20 +77,20 @@ def explain(
     progress  whether a bar is shown
     """
     top = whole_number(top, "top", 1)
-    known = atlas_for(model, atlas, progress=progress)
+    found_atlas = atlas_for(model, atlas, progress=progress)
     ids, written, marked, wanted = _encode(model, text)
     tokens = tuple(shown(model, one) for one in ids)
     at = marked if query is None else _place(query, model, written, tokens, tokens, "query")
     to = wanted if key is None else _place(key, model, written, tokens, tokens[: at + 1], "key")
     heads = _heads(model, head)
-    rows = read_rows(model, ids, at, known, heads, {})
+    rows = read_rows(model, ids, at, found_atlas, heads, {})
     edges = _edges(rows, at, to, tokens, several=head is not None)[:top]
     naming = features if isinstance(features, NamedHeads) else naming_of(features, model, method)
     named = naming.forms(sorted({row.head for row, _ in edges}))
     if named:
-        rows |= read_rows(model, ids, at, known, list(named), named)
+        rows |= read_rows(model, ids, at, found_atlas, list(named), named)
     told = [edge_of(rows[row.head], at, place, tokens) for row, place in edges]
-    return Explanation(tokens, at, to, tuple(told), rows, _provenance(model, known))
+    return Explanation(tokens, at, to, tuple(told), rows, _provenance(model, found_atlas))
 
 
 def read_rows(
@@ -135,13 +135,13 @@ def _split_layer(
             match = match - features.sum(0)
         terms[REST] = match
         terms |= _beyond(call, products[one], capped[one], final[one])
-        known = {name: float(value) for name, value in zip(STAGES, variation[:, 0, head.index, 0], strict=True)}
+        variations = {name: float(value) for name, value in zip(STAGES, variation[:, 0, head.index, 0], strict=True)}
         known_later = {name: float(value) for name, value in zip(STAGES, later[:, 0, head.index, 0], strict=True)}
         if features is not None:
             stage = stages[3][:, head.index : head.index + 1].clone()
             stage[0, 0, 0] += features.sum(0).to(stage)
             again = call.softmax(call.finish(stage, [head.index], at), [head.index])[0, 0, 0]
-            known[NAMED] = float(variation_of(again, true[one]))
+            variations[NAMED] = float(variation_of(again, true[one]))
             known_later[NAMED] = float(variation_of(without_first(again), without_first(true[one])))
         found.append(
             HeadRow(
@@ -151,7 +151,7 @@ def _split_layer(
                 terms=terms,
                 null=dict(zip(told.names, null, strict=True)) if told and null is not None else {},
                 tried=named[head].names if head in named else (),
-                variation=known,
+                variation=variations,
                 variation_later=known_later,
                 sink=max(0.0, 1 - float(true[one].sum())),
             )

@@ -50,9 +50,9 @@ class NamedForms:
         """Those that are told of a row: of several runs the ones that stand out, which share their joint span."""
         if self.overlap is None:
             return self
-        own, null = (self.effect(parts, attention) for parts in self.parts(rows, head))
-        order = own.masked_fill(~stands_out(own, null), -1).argsort(descending=True)
-        chosen = [place for place in order.tolist() if bool(stands_out(own, null)[place])][:MOST]
+        effects, null = (self.effect(parts, attention) for parts in self.parts(rows, head))
+        order = effects.masked_fill(~stands_out(effects, null), -1).argsort(descending=True)
+        chosen = [place for place in order.tolist() if bool(stands_out(effects, null)[place])][:MOST]
         picked = self._pick(chosen)
         if chosen and picked.names not in self._kept:
             self._kept[picked.names] = picked._shared(self.overlap)
@@ -84,11 +84,11 @@ class NamedForms:
         split, rotation = rows.split, rows.rotation if self.relative[place] else None
         query = split.query_change[:1, head : head + 1]
         plain = query if rotation is None else rotation.back(query)
-        asked = torch.einsum("d,...de->...e", plain[0, 0, 0].double(), form.to(plain.device))
+        turned = torch.einsum("d,...de->...e", plain[0, 0, 0].double(), form.to(plain.device))
         if rotation is not None:
-            asked = rotation.turn(asked.reshape(1, -1, 1, asked.shape[-1])).reshape(asked.shape)
+            turned = rotation.turn(turned.reshape(1, -1, 1, turned.shape[-1])).reshape(turned.shape)
         group = split.query.shape[1] // split.key.shape[1]
-        return (asked @ split.key_change[0, head // group].double().mT * split.scaling).cpu()
+        return (turned @ split.key_change[0, head // group].double().mT * split.scaling).cpu()
 
     @staticmethod
     def effect(parts: Float64[Tensor, "*part token"], attention: Float[Tensor, " token"]) -> Float64[Tensor, "*part"]:
@@ -99,13 +99,13 @@ class NamedForms:
         return (parts - (parts @ weight)[..., None]).square() @ weight
 
 
-def stands_out(own: Float64[Tensor, " feature"], null: Float64[Tensor, "feature draw"]) -> Bool[Tensor, " feature"]:
+def stands_out(effects: Float64[Tensor, " feature"], null: Float64[Tensor, "feature draw"]) -> Bool[Tensor, " feature"]:
     """Which features do more than permuted labels of any feature do, each measured by the largest of its others.
 
     With one feature: those above all their draws. With n draws chance alone lets anything pass once in n + 1 rows,
     however many features are tried.
     """
-    worlds = torch.cat([own[:, None], null], 1)
+    worlds = torch.cat([effects[:, None], null], 1)
     others = torch.stack([worlds.roll(-place, 1)[:, 1:].amax(1) for place in range(worlds.shape[1])], 1)
     ratio = worlds / others.clamp(min=1e-30)
     return (ratio[:, 0] > 1) & (ratio[:, 0] > ratio[:, 1:].max())
@@ -151,11 +151,11 @@ def _of_one_run(features: Features, head: Head, method: str) -> NamedForms | Non
     if not found:
         return None
     forms = torch.stack([torch.stack([space.projector for space in each]) for each in found.values()])
-    own, permuted = forms[:, 0], forms[:, 1:]
+    alone, permuted = forms[:, 0], forms[:, 1:]
     if method != OBLIQUE:
-        own, permuted = shares(own, permuted, method, factor(features[next(iter(found)), head].metric))
+        alone, permuted = shares(alone, permuted, method, factor(features[next(iter(found)), head].metric))
     relative = (features.encoding.rope == "relative",) * len(found)
-    return NamedForms(tuple(found), own, permuted, relative)
+    return NamedForms(tuple(found), alone, permuted, relative)
 
 
 def _of_several(spaces: Mapping[str, Spaces], head: Head, method: str) -> NamedForms | None:

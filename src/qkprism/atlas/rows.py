@@ -67,5 +67,5 @@ class RotatedRows:
         """dq^T F dk, in the frame without rotation or in that of the model."""
         change, rotation = self.split.query_change, self.rotation if relative else None
         plain = change if rotation is None else rotation.back(change)
-        asked = torch.einsum("bhrd,hde->bhre", plain, forms.to(plain))
-        return self.split.asks(asked if rotation is None else rotation.turn(asked))
+        turned = torch.einsum("bhrd,hde->bhre", plain, forms.to(plain))
+        return self.split.asks(turned if rotation is None else rotation.turn(turned))

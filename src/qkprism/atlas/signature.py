@@ -144,8 +144,8 @@ class Reservoir:
                     told = told_from(coordinates, classes, self.kept.half)
                     values = {Head(layer, head): float(value) for head, value in enumerate(told)}
                     scores.setdefault(f"signature: {side} hold {label}", {}).update(values)
-        own, before = (scores[f"signature: keys hold {label}"] for label in LABELS[:2])
-        like = {head: torch.nan if self._at_rest(head) else before[head] - own[head] for head in own}
+        itself, before = (scores[f"signature: keys hold {label}"] for label in LABELS[:2])
+        like = {head: torch.nan if self._at_rest(head) else before[head] - itself[head] for head in itself}
         return scores | {"signature: induction-like": like}
 
     def _at_rest(self, head: Head) -> bool:

@@ -147,7 +147,7 @@ class _ReaderView:
     reader: Reader
     members: Sequence[Sequence[tuple[EncodedExample, tuple[int, ...]]]]
     batch: Batch | None = None
-    own: tuple[Batch, tuple[int, ...]] | None = None
+    found: tuple[Batch, tuple[int, ...]] | None = None
 
     def visit(self, call: AttentionCall, batch: Batch) -> None:
         if call.layer in self.reader.layers and (found := self._own(batch)):
@@ -162,8 +162,8 @@ class _ReaderView:
     def _own(self, batch: Batch) -> tuple[Batch, tuple[int, ...]] | None:
         """The reader's examples of a batch, and the rows of their texts; None if it has none there."""
         if self.batch is not batch:
-            self.batch, self.own = batch, self._find(batch)
-        return self.own
+            self.batch, self.found = batch, self._find(batch)
+        return self.found
 
     def _find(self, batch: Batch) -> tuple[Batch, tuple[int, ...]] | None:
         starts = {place: row for row, (place, which) in enumerate(batch.rows) if which == 0}

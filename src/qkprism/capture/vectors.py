@@ -148,8 +148,8 @@ class Vectors:
     @property
     def n_values(self) -> int:
         """How many values there are; none without twins."""
-        known = [side for side in self.values if side is not None and side.numel()]
-        return max(int(side.max()) for side in known) + 1 if known and self.twin_query is not None else 0
+        sides = [side for side in self.values if side is not None and side.numel()]
+        return max(int(side.max()) for side in sides) + 1 if sides and self.twin_query is not None else 0
 
     def grouping(self) -> Grouping:
         """The groups that were given, joined where vectors are the same; of several heads the first is looked at."""
@@ -243,14 +243,14 @@ def _head(vectors: Vectors, place: int) -> Vectors:
     )
 
 
-def _tensor(given: Any, name: str, *, whole: bool) -> Tensor:
+def _tensor(values: Any, name: str, *, whole: bool) -> Tensor:
     """A tensor of what was given as one: of floats, or of whole numbers."""
     try:
-        tensor = torch.as_tensor(given).detach()
+        tensor = torch.as_tensor(values).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise QKPrismError(f"{name} is not a tensor of numbers: {show(given)}.") from error
+        raise QKPrismError(f"{name} is not a tensor of numbers: {show(values)}.") from error
     if tensor.ndim == 0 or tensor.is_complex() or tensor.device.type == "meta":
-        raise QKPrismError(f"{name} is not a tensor of numbers with a row an example: {show(given)}.")
+        raise QKPrismError(f"{name} is not a tensor of numbers with a row an example: {show(values)}.")
     if whole:
         if tensor.is_floating_point():
             raise QKPrismError(f"{name} numbers the cells of labels: give whole numbers, not {tensor.dtype}.")
@@ -258,11 +258,11 @@ def _tensor(given: Any, name: str, *, whole: bool) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.float()
 
 
-def _groups(given: Any) -> list[Any]:
+def _groups(names: Any) -> list[Any]:
     """Names or numbers of groups, of Python's own types."""
-    plain = given.tolist() if hasattr(given, "tolist") else given
+    plain = names.tolist() if hasattr(names, "tolist") else names
     if isinstance(plain, str) or not isinstance(plain, Sequence):
-        raise QKPrismError(f"group is a list of names or numbers, one for each example, not {show(given)}.")
+        raise QKPrismError(f"group is a list of names or numbers, one for each example, not {show(names)}.")
     return [name.item() if hasattr(name, "item") else name for name in plain]
 
 
@@ -577,11 +577,11 @@ _BY_LAYER = ("query", "positive", "negative", "twin_query")
 _SHARED = ("weight", "group", "positive_label", "negative_label", "positive_value", "negative_value")
 
 
-def _by_layer(name: Any, given: Any) -> tuple[dict[int, Vectors], dict[int, tuple[int, ...]]]:
+def _by_layer(name: Any, by_place: Any) -> tuple[dict[int, Vectors], dict[int, tuple[int, ...]]]:
     """Vectors by layer, each with an axis of heads, and the numbers of these heads."""
-    if not isinstance(name, str) or not isinstance(given, Vectors | Mapping):
-        raise QKPrismError(f"Give Vectors by the name of their contrast, not {show(name)}: {type(given).__name__}.")
-    entries = given if isinstance(given, Mapping) else {0: given}
+    if not isinstance(name, str) or not isinstance(by_place, Vectors | Mapping):
+        raise QKPrismError(f"Give Vectors by the name of their contrast, not {show(name)}: {type(by_place).__name__}.")
+    entries = by_place if isinstance(by_place, Mapping) else {0: by_place}
     wrong = [one for one in entries.values() if not isinstance(one, Vectors)]
     if wrong or not entries:
         raise QKPrismError(f"{name!r}: give Vectors by layer or head, not {show(wrong[0] if wrong else entries)}.")

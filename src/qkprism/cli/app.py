@@ -98,23 +98,23 @@ def _with_common_options(function: Callable[..., None]) -> Callable[..., None]:
     model = [one for one in places if one.name == "model"]
 
     @functools.wraps(function)
-    def command(**given: Any) -> None:
+    def command(**options: Any) -> None:
         from qkprism.memory import hold_free
 
         hold_free()
         here = join()
-        SETTINGS.choose(**{name: given.pop(name) for name in common})
+        SETTINGS.choose(**{name: options.pop(name) for name in common})
         if not here.is_first:
             SETTINGS.hush()
         try:
             with SETTINGS.held, failing_together():
                 if places:
-                    given[LOADING] = Loading(**{one.name: given.pop(one.name) for one in places})
-                function(**given)
+                    options[LOADING] = Loading(**{one.name: options.pop(one.name) for one in places})
+                function(**options)
             wait()
         except KeyboardInterrupt as stopped:  # here, for some versions of typer have a way of their own
             if here.is_first:
-                told = f"\nqkprism: stopped. {str(stopped) or _how_to_go_on(given.get('save'))}"
+                told = f"\nqkprism: stopped. {str(stopped) or _how_to_go_on(options.get('save'))}"
                 typer.echo(told.rstrip(), err=True)
             raise SystemExit(130) from None
 

@@ -206,17 +206,17 @@ def _verdict(name: str, config: dict[str, Any]) -> dict[str, Any]:
     from qkprism.models.places import families
 
     architecture = (config.get("architectures") or ["a class that its config does not name"])[0]
-    known = families().get(architecture)
+    family = families().get(architecture)
     sentences = [f"{name} is {architecture}{_shape(config)}."]
-    if known is None:
+    if family is None:
         sentences.append("This family is not among those that were tested; `qkprism heads induction --limit 8 --model")
         sentences[-1] += f" {name}` decides it: at load it is proved on a short batch, or refused in one sentence."
-    elif "refused" in known:
-        sentences.append(f"It is not supported: {known['refused']}")
+    elif "refused" in family:
+        sentences.append(f"It is not supported: {family['refused']}")
     else:
-        sentences.append(f"Its family is supported; what is read: {known['reads']}.")
+        sentences.append(f"Its family is supported; what is read: {family['reads']}.")
         sentences.append("At load this is proved for the model itself.")
-    supported = "unknown" if known is None else "no" if "refused" in known else "yes"
+    supported = "unknown" if family is None else "no" if "refused" in family else "yes"
     return {"name": name, "architecture": architecture, "supported": supported, "sentences": sentences}
 
 

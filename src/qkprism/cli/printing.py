@@ -74,7 +74,7 @@ def table_lines(
             last = row[by]
             lines.append(f"{_cell(last)}:")
         lines += _row_lines(number, shown)
-    left_out = [column.name.replace("_", " ") for column in made if column.name not in {own.name for own in shown}]
+    left_out = [column.name.replace("_", " ") for column in made if column.name not in {each.name for each in shown}]
     if left_out:
         told = f"{len(left_out)} more with --wide: {', '.join(left_out)}."
         lines += textwrap.wrap(told, width or 80)
@@ -103,13 +103,13 @@ def _that_fit(columns: Sequence[_Column], width: int) -> list[_Column]:
     """The columns that fit, the first always; one that folds takes the room that is left."""
     shown: list[_Column] = []
     for column in columns:
-        used = sum((min(own.width, _LEAST) if own.folds else own.width) + len(_GAP) for own in shown)
+        used = sum((min(each.width, _LEAST) if each.folds else each.width) + len(_GAP) for each in shown)
         if not shown or used + (min(column.width, _LEAST) if column.folds else column.width) <= width:
             shown.append(column)
-    fixed = sum(own.width for own in shown if not own.folds) + len(_GAP) * (len(shown) - 1)
-    folding = sum(own.folds for own in shown)
+    fixed = sum(each.width for each in shown if not each.folds) + len(_GAP) * (len(shown) - 1)
+    folding = sum(each.folds for each in shown)
     room = max(_LEAST, (width - fixed) // folding) if folding else 0
-    return [_narrowed(own, room) if own.folds else own for own in shown]
+    return [_narrowed(each, room) if each.folds else each for each in shown]
 
 
 def _narrowed(column: _Column, room: int) -> _Column:
@@ -127,7 +127,7 @@ def _header(columns: Sequence[_Column]) -> list[list[str]]:
 def _row_lines(number: int, columns: Sequence[_Column]) -> list[str]:
     cells = [textwrap.wrap(c.cells[number], c.width) if c.folds else [c.cells[number]] for c in columns]
     height = max(1, *map(len, cells)) if cells else 1
-    return [_line([own[i] if i < len(own) else "" for own in cells], columns).rstrip() for i in range(height)]
+    return [_line([each[i] if i < len(each) else "" for each in cells], columns).rstrip() for i in range(height)]
 
 
 def _line(cells: Sequence[str], columns: Sequence[_Column]) -> str:

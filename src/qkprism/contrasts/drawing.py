@@ -100,21 +100,21 @@ class Writer:
     def _write(self, roll: Roll, values: Values, label: str = "") -> Text:
         with placed(self.template, prompt_path(self.template, roll)):
             drawing = _Drawing(roll, "prompt", roll.rng("prompt"), label=label, shared=self.template.shared)
-            known = {**values, **functions(drawing, self.lists, values)}
-            return joined(self.template.sandbox.write(self.template.prompts[roll.prompt], known))
+            variables = {**values, **functions(drawing, self.lists, values)}
+            return joined(self.template.sandbox.write(self.template.prompts[roll.prompt], variables))
 
     # changes
 
     def _exchanged(self, values: Values, variable: str) -> dict[str, Any]:
-        asked, other = values["asked"], values["other"]
+        positive, other = values["asked"], values["other"]
         rows = [variable] if variable != ORDER else [n for n in self.template.draws if self._is_row(values[n])]
         changed = dict(values)
         for name in rows:
-            if not isinstance(values[name], list) or max(asked, other) >= len(values[name]):
+            if not isinstance(values[name], list) or max(positive, other) >= len(values[name]):
                 raise self._wrong("exchange", variable, "is no list with a value for every place")
-            changed[name] = _swapped(values[name], asked, other)
+            changed[name] = _swapped(values[name], positive, other)
         if variable == ORDER:
-            changed |= {"asked": other, "other": asked}
+            changed |= {"asked": other, "other": positive}
         return changed
 
     def _is_row(self, value: Any) -> bool:

@@ -290,9 +290,9 @@ class Contrast:
         return _page(self)
 
 
-def _examples(given: Any) -> tuple[Example, ...]:
+def _examples(several: Any) -> tuple[Example, ...]:
     """Examples as a tuple, after it is clear that they are examples."""
-    examples = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    examples = tuple(several) if isinstance(several, Iterable) and not isinstance(several, str) else (several,)
     return tuple(map(_checked_example, examples))
 
 

@@ -113,7 +113,7 @@ class Task:
     def from_words(self, **lists: Sequence[str]) -> Task:
         """The same task with contrasts that are drawn from other words: `from_words(things=["hat", "jam", ...])`."""
         self.template.check_lists(lists)
-        words = {**self.words, **{name: tuple(own) for name, own in lists.items()}}
+        words = {**self.words, **{name: tuple(chosen) for name, chosen in lists.items()}}
         sizes = (len(self.contrast), len(self.search), len(self.test))
         return _drawn(self.template, words, self.held_out, self.dropped, self.seed, sizes)
 

@@ -347,12 +347,12 @@ class _TemplateReader:
             if not self.table.get(entry):
                 self.mistakes.append(Mistake(1, f"the field {entry} is missing: {_NEEDED[entry]}"))
 
-    def _check_names(self, entry: str, known: Iterable[str]) -> None:
+    def _check_names(self, entry: str, allowed: Iterable[str]) -> None:
         """The names in a list, or of the texts in a table."""
         value = self.value_of(entry, {})
         for name in value if isinstance(value, list | dict) else [value]:
-            if name not in known:
-                self.wrong((entry, name), f"{entry}: there is no {name!r}; there are {', '.join(known) or 'none'}")
+            if name not in allowed:
+                self.wrong((entry, name), f"{entry}: there is no {name!r}; there are {', '.join(allowed) or 'none'}")
 
     def _check_values(self) -> None:
         if "places" in self.table and not 2 <= self.places <= _PLACES_LIMIT:

@@ -94,8 +94,8 @@ class Edit:
         """
         if self.kind not in DELTAS:
             raise QKPrismError(f"{self.kind!r} is not an edit. Use one of {', '.join(KINDS)}.")
-        given = self.vector_of(head)
-        other = lead if given is None else given.to(vector)
+        steered = self.vector_of(head)
+        other = lead if steered is None else steered.to(vector)
         return DELTAS[self.kind](Operands(vector, partner, other, self.amount))
 
     def change(
@@ -124,16 +124,16 @@ class Edit:
         )
 
 
-def _vectors(given: Any) -> Any:
+def _vectors(vector_of: Any) -> Any:
     """Vectors as tensors, by head where they were given so."""
-    if given is None:
+    if vector_of is None:
         return None
-    if isinstance(given, Mapping):
-        return {Head.parse(head): _vectors(vector) for head, vector in given.items()}
+    if isinstance(vector_of, Mapping):
+        return {Head.parse(head): _vectors(vector) for head, vector in vector_of.items()}
     try:
-        vector = torch.as_tensor(given)
+        vector = torch.as_tensor(vector_of)
     except (TypeError, ValueError, RuntimeError):
-        raise QKPrismError(f"The vector of an edit is a row of d_head finite numbers, not {show(given)}.") from None
+        raise QKPrismError(f"The vector of an edit is a row of d_head finite numbers, not {show(vector_of)}.") from None
     if vector.ndim != 1 or not bool(vector.isfinite().all()):
         raise QKPrismError("The vector of an edit is a row of d_head finite numbers.")
     return vector.double()

@@ -69,8 +69,8 @@ class Means:
 
     def _share(self, weight: float, value: Float64[Tensor, "*value"], things: Sequence[Hashable]) -> None:
         self.things = self.things or tuple(set() for _ in things)
-        for known, thing in zip(self.things, things, strict=True):
-            known.add(thing)
+        for seen, thing in zip(self.things, things, strict=True):
+            seen.add(thing)
         for size in range(1, len(things) + 1):
             for some in dict.fromkeys(map(frozenset, combinations(things, size))):
                 mass, total = self.shared.get(some, (0.0, torch.zeros_like(value)))

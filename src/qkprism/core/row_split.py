@@ -55,8 +55,10 @@ class RowSplit:
         first = torch.zeros_like(static)
         first[..., 0] = static[..., 0]
         salience = self._logits(self.mean_query, self.key_change)
-        asked = self._logits(self.query_change, self.mean_key)
-        return torch.stack([first, static - first, salience, asked, self._logits(self.query_change, self.key_change)])
+        asked_position = self._logits(self.query_change, self.mean_key)
+        return torch.stack(
+            [first, static - first, salience, asked_position, self._logits(self.query_change, self.key_change)]
+        )
 
     @property
     def query_change(self) -> Float[Tensor, "text head row d_head"]:

@@ -270,14 +270,14 @@ class Desk:
         return tuple(encode_text(tokenizer, Text(text), causal=self.model.is_causal).ids)
 
     def _explanation(self, text: str, query: int | None, method: str | None = None) -> Explanation:
-        asked = (text, query, method)
-        if asked not in self._kept:
+        wanted = (text, query, method)
+        if wanted not in self._kept:
             found = self._ask(text, query, method, top=HEADS_TOLD)
-            self._kept[asked] = self._kept[text, found.query, method] = found
+            self._kept[wanted] = self._kept[text, found.query, method] = found
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(asked)
-        return self._kept[asked]
+        self._kept.move_to_end(wanted)
+        return self._kept[wanted]
 
     def _ask(self, text: str, query: int | None, method: str | None, **options: Any) -> Explanation:
         self._check_length(text)

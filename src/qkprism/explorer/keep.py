@@ -64,10 +64,10 @@ def _explained(model: Model, atlas: Atlas, desk: Desk, prompts: tuple[Text, ...]
     heads = list(dict.fromkeys(head for one in sets for head in one.heads))[:HEADS]
     options: dict[str, Any] = {"atlas": atlas, "features": sets or None, "progress": False}
     for prompt in prompts:
-        asked = replace(prompt, positive=(), negative=())  # any key, not the one that is marked
+        unmarked = replace(prompt, positive=(), negative=())  # any key, not the one that is marked
         try:
-            found = [explain(model, asked, top=EDGES, **options)]
-            found += [explain(model, asked, head=heads, top=len(heads) * EDGES, **options)] if heads else []
+            found = [explain(model, unmarked, top=EDGES, **options)]
+            found += [explain(model, unmarked, head=heads, top=len(heads) * EDGES, **options)] if heads else []
         except QKPrismError as error:
             say(f"Note: a prompt is not explained: {error}")
             continue

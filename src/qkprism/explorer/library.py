@@ -51,9 +51,9 @@ class Library:
     @property
     def model(self) -> str:
         """The name of the model."""
-        known = [str(self.atlas.provenance.get("model", ""))] if self.atlas is not None else []
+        named = [str(self.atlas.provenance.get("model", ""))] if self.atlas is not None else []
         return next(
-            (name for name in (*known, *(run.model for run in self.runs.values())) if name not in ("", "-")), ""
+            (name for name in (*named, *(run.model for run in self.runs.values())) if name not in ("", "-")), ""
         )
 
     @property
@@ -127,12 +127,12 @@ class Library:
 
     def _texts_of(self, run: str, head: Head) -> list[str]:
         """The texts that a feature can be looked at with, the usual ones first."""
-        own = [OWN] if run in self.runs and self.runs[run].file is not None else []
+        files = [OWN] if run in self.runs and self.runs[run].file is not None else []
         kept = [STORED for _, found in self._proofs.parts("projections", run) if head in found.heads][:1]
         words = [Path(part).name for part in reversed(run.split(SEPARATOR))]
         on_shelf = shelf_names()
         like = [word for word in (*words, *self.sets.features(run).contrasts) if word in on_shelf]
-        return list(dict.fromkeys([*own, *like[:1], *kept, *on_shelf]))
+        return list(dict.fromkeys([*files, *like[:1], *kept, *on_shelf]))
 
     def _run(self, name: str) -> OpenRun:
         if name not in self.runs:

@@ -17,15 +17,15 @@ def place_below(root: Path, name: str) -> Path:
     Traceback (most recent call last):
     qkprism.errors.QKPrismError: '../elsewhere' leads out of the folder that the explorer was started in. ...
     """
-    given = name.strip()
-    if not given or len(given) > LONGEST:
+    text = name.strip()
+    if not text or len(text) > LONGEST:
         raise QKPrismError(f"Name a folder to save in, such as runs/mine, of up to {LONGEST} letters.")
-    path, home = path_of(given), root.resolve()
+    path, home = path_of(text), root.resolve()
     place = (home / path).resolve()
     if path.is_absolute() or ".." in path.parts or not place.is_relative_to(home) or place == home:
         raise QKPrismError(
-            f"{given!r} leads out of the folder that the explorer was started in. Name one below it: runs/mine."
+            f"{text!r} leads out of the folder that the explorer was started in. Name one below it: runs/mine."
         )
     if not is_unused(place):
-        raise QKPrismError(f"{given} is there already. Name another folder.")
+        raise QKPrismError(f"{text} is there already. Name another folder.")
     return place

@@ -42,8 +42,8 @@ class FeatureSets:
 
     def _open(self, name: str) -> Features:
         if name not in self._heads():
-            known = ", ".join(self._heads()) or "none"
-            raise QKPrismError(f"There are no features {name!r}. There are: {known}.")
+            there = ", ".join(self._heads()) or "none"
+            raise QKPrismError(f"There are no features {name!r}. There are: {there}.")
         run = self.runs.get(name)
         if isinstance(run, Features):
             return run

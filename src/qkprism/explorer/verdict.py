@@ -61,8 +61,8 @@ def _sure(feature: Row) -> str:
 
 def _clearest(feature: Row) -> Row | None:
     """The edit towards the key that the example marks, by the feature's own method."""
-    given = [one for one in feature.get("effects", ()) if one["target"] == "given"]
-    return max(given, key=lambda one: abs(_of(one, "feature")["gain"] or 0.0), default=None)
+    usual = [one for one in feature.get("effects", ()) if one["target"] == "given"]
+    return max(usual, key=lambda one: abs(_of(one, "feature")["gain"] or 0.0), default=None)
 
 
 def _of(effect: Row, control: str) -> Row:
@@ -70,12 +70,12 @@ def _of(effect: Row, control: str) -> Row:
 
 
 def _moves(name: str, effect: Row) -> str:
-    own, whole = _of(effect, "feature"), _of(effect, "full")
+    moved, whole = _of(effect, "feature"), _of(effect, "full")
     rivals = [row for row in effect["rows"] if row["rival"] and row["evidence"]]
-    said = f"an edit of {name} alone ({effect['did']}) moves {effect['compared']} by {own['gain']:+.2f}"
-    said += "" if own["error"] is None else f" ± {own['error']:.2f}"
+    said = f"an edit of {name} alone ({effect['did']}) moves {effect['compared']} by {moved['gain']:+.2f}"
+    said += "" if moved["error"] is None else f" ± {moved['error']:.2f}"
     if whole["gain"] and whole["error"] is not None and whole["gain"] > 2 * whole["error"]:
-        said += f", {own['gain'] / whole['gain']:.0%} of what the whole key moves"
+        said += f", {moved['gain'] / whole['gain']:.0%} of what the whole key moves"
     for words, won in (("more than", True), ("not clearly more than", False)):
         names = [row["title"] for row in rivals if row["beaten"] is won]
         said += f", {words} {' and '.join(names)}" if names else ""
@@ -84,5 +84,5 @@ def _moves(name: str, effect: Row) -> str:
 
 def _truest(feature: Row) -> Row | None:
     """The check of the joint projectors, where exchanging the factor matters."""
-    known = [one for one in feature.get("checks", ()) if one["matters"] and one["relative_part_error"] is not None]
-    return next((one for one in known if one["method"] == "contrast"), known[0] if known else None)
+    checked = [one for one in feature.get("checks", ()) if one["matters"] and one["relative_part_error"] is not None]
+    return next((one for one in checked if one["method"] == "contrast"), checked[0] if checked else None)

@@ -25,8 +25,8 @@ def atlas_figure(frame: pd.DataFrame, score: str, model: str) -> go.Figure:
     values = {Head.parse(head): float(value) for head, value in zip(frame["head"], frame[score], strict=True)}
     grid = Grid.of(values, WIDTH)
     texts = {head: f"{head}: {score} {value:.3f}" for head, value in values.items()}
-    known = [value for value in values.values() if math.isfinite(value)]
-    shares = max(known) <= 1
+    finite = [value for value in values.values() if math.isfinite(value)]
+    shares = max(finite) <= 1
     fig = go.Figure()
     draw_map(
         fig,
@@ -38,7 +38,7 @@ def atlas_figure(frame: pd.DataFrame, score: str, model: str) -> go.Figure:
         absent="not known",
     )
     fig.update_layout(
-        coloraxis={"colorscale": scale(SEQUENTIAL), "cmin": min(0.0, *known), "cmax": max(known)}
+        coloraxis={"colorscale": scale(SEQUENTIAL), "cmin": min(0.0, *finite), "cmax": max(finite)}
         | {"colorbar": color_bar(grid)}
     )
     name_color_bar(fig, grid, "share" if shares else "value")

@@ -114,7 +114,7 @@ def _figure(
 
 
 def _draw(fig: go.Figure, number: int, panel: CloudPanel, scope: Scope) -> None:
-    labels, asked = scope.test.labels["category"], scope.test.query_labels("category")
+    labels, queried = scope.test.labels["category"], scope.test.query_labels("category")
     step = max(1, -(-len(labels) // _MOST))
     for i, category in enumerate(scope.categories):
         color, symbol = FEATURE_COLORS[i % len(FEATURE_COLORS)], _SYMBOLS[i // len(FEATURE_COLORS) % len(_SYMBOLS)]
@@ -122,7 +122,7 @@ def _draw(fig: go.Figure, number: int, panel: CloudPanel, scope: Scope) -> None:
         look = {"symbol": symbol, "size": 5, "color": color, "opacity": 0.55}
         _points(fig, number, panel.key[of_category], panel.first, category, look, legend=number == 1)
         if panel.query is not None:
-            queries = [at for at, value in enumerate(asked) if value == category]
+            queries = [at for at, value in enumerate(queried) if value == category]
             star = {"symbol": "star", "size": 11, "color": color, "line": {"color": INK, "width": 1}}
             _points(fig, number, panel.query[queries], panel.first, f"asks for {category}", star, group=category)
 

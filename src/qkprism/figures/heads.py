@@ -161,8 +161,8 @@ def _score_caption(scores: HeadScores, measure: str, best: Sequence[Head], *, gr
     lines = [MEASURES[measure].see.format(chance=scores.chance)]
     if measure == "accuracy":
         lines.append(f"{str(scores.count_found()).capitalize()}.")
-    if known := [error for error in errors.values() if math.isfinite(error)]:
-        lines.append(f"Standard errors over examples: {median(known):.2g} in the median head.")
+    if finite := [error for error in errors.values() if math.isfinite(error)]:
+        lines.append(f"Standard errors over examples: {median(finite):.2g} in the median head.")
     if best:
         named = ", ".join(f"{head} {number(values[head], errors[head])}" for head in best)
         lines.append(
@@ -262,13 +262,13 @@ def _draw_dots(
     fig: go.Figure,
     panel: int,
     heads: Sequence[Head],
-    own: Mapping[Head, Feature],
+    features: Mapping[Head, Feature],
     marks: Sequence[RankMark],
     color: str,
 ) -> None:
     place = {**on(panel), "showlegend": False}
-    rows = {head: row for row, head in enumerate(heads) if head in own}
-    ends = {head: [r for rank in marks if (r := rank.of(own[head])) is not None] for head in rows}
+    rows = {head: row for row, head in enumerate(heads) if head in features}
+    ends = {head: [r for rank in marks if (r := rank.of(features[head])) is not None] for head in rows}
     fig.add_scatter(
         x=[x for head in rows for x in (min(ends[head]), max(ends[head]), None)],
         y=[y for row in rows.values() for y in (row, row, None)],
@@ -280,12 +280,12 @@ def _draw_dots(
     )
     for rank in reversed(marks):
         fig.add_scatter(
-            x=[rank.of(own[head]) for head in rows],
+            x=[rank.of(features[head]) for head in rows],
             y=list(rows.values()),
             mode="markers",
             name=rank.name,
             marker=_marker(rank, color if rank.name in ("rank_heldout", "rank_own") else MUTED),
-            hovertext=[_summary_text(own[head]) for head in rows],
+            hovertext=[_summary_text(features[head]) for head in rows],
             hoverinfo="text",
             **place,
         )
@@ -321,12 +321,12 @@ def _facts(features: Features) -> str:
 
 
 def _rank_caption(features: Features, more: str) -> str:
-    own = _OWN if _tells_own(features) else ""
+    rule_own = _OWN if _tells_own(features) else ""
     untested = any(feature.rank_heldout is None for feature in features.values())
     return (
         f"Held out: how many leading directions hold on examples that did not choose them (t above "
         f"{features.choices.threshold:g}); 0: no leading direction holds by itself, though a later one or the logit "
-        f"gap may.{own} {more}\n"
+        f"gap may.{rule_own} {more}\n"
         "A rank says that queries and keys share the information, not that the head uses it: compare the logit gap "
         f"(point at a head). {BELIEVE}"
         + (" Some were not tested: too few examples." if untested else "")

@@ -35,11 +35,12 @@ def projection_figure(
 ) -> go.Figure:
     """The first two principal components of keys and queries in the subspace (above) and without projection (below)."""
     found = projections.components(features, contrast, head, 2)
-    own, asked = projections.labels.get(color), projections.query_labels(color) if color in projections.labels else None
-    values, columns = _values(own), 4 if umap else 3
+    key_labels = projections.labels.get(color)
+    query_labels = None if key_labels is None else projections.query_labels(color)
+    values, columns = _values(key_labels), 4 if umap else 3
     fig = make_subplots(rows=2, cols=columns, horizontal_spacing=0.07, vertical_spacing=0.17)
     for row, (place, how) in enumerate((("", "projected"), ("whole_", "not projected"))):
-        for column, (side, labels) in enumerate((("key", own), ("query", asked)), 1):
+        for column, (side, labels) in enumerate((("key", key_labels), ("query", query_labels)), 1):
             panel, (points, shares) = columns * row + column, found[place + side]
             _draw(fig, panel, points, labels, values)
             name_panel(fig, panel, f"{'Keys' if side == 'key' else 'Queries'}, {how}")
@@ -47,14 +48,15 @@ def projection_figure(
     both = projections.together(features, contrast, head)
     for row, place in enumerate(("", "whole_")):
         panel, sides = columns * row + 3, (both[f"{place}key"], both[f"{place}query"])
-        _draw_both(fig, panel, [points[:, 1:] for points, _ in sides], (own, asked), values)
+        _draw_both(fig, panel, [points[:, 1:] for points, _ in sides], (key_labels, query_labels), values)
         name_panel(fig, panel, f"Both, {'not ' if place else ''}projected")
         _name_axes(fig, panel, [f"component {i} ({sides[0][1][i - 1]:.0%})" for i in (2, 3)])
     if umap:
         found_umap = projections.umap(features, contrast, head, most=MOST)
         for row, place in enumerate(("", "whole_")):
             panel = columns * row + 4
-            _draw_both(fig, panel, [found_umap[f"{place}key"], found_umap[f"{place}query"]], (own, asked), values)
+            clouds = found_umap[f"{place}key"], found_umap[f"{place}query"]
+            _draw_both(fig, panel, clouds, (key_labels, query_labels), values)
             name_panel(fig, panel, f"Both by UMAP, {'not ' if place else ''}projected")
     right, error = projections.alignment(features, contrast, head)
     many = len(values) > _NAMED

@@ -64,10 +64,10 @@ def separation_figure(found: Effects, heads: Sequence[str]) -> go.Figure:
 
 def _lists(found: Effects) -> str:
     """What the scores are of."""
-    known = found.provenance
-    if known.get("items") is None:
+    provenance = found.provenance
+    if provenance.get("items") is None:
         return f"{int(found.n[0])} lists of held-out items"
-    return f"{known['items']} different held-out items in {known['examples']} lists"
+    return f"{provenance['items']} different held-out items in {provenance['examples']} lists"
 
 
 def _bars(found: Effects, head: str, target: str) -> list[Bar]:

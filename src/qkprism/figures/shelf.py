@@ -112,8 +112,8 @@ def _text(shelf: Shelf, head: Head) -> str:
     place = shelf.heads.index(head) if head in shelf.heads else -1
     if place < 0:
         return f"{head}: not in the model"
-    known = [(_above(shelf, i, place), row, float(shelf.accuracy[i, place])) for i, row in enumerate(shelf.rows)]
-    shown = sorted((own for own in known if not math.isnan(own[0])), key=lambda own: -own[0])[:6]
+    scored = [(_above(shelf, i, place), row, float(shelf.accuracy[i, place])) for i, row in enumerate(shelf.rows)]
+    shown = sorted((one for one in scored if not math.isnan(one[0])), key=lambda one: -one[0])[:6]
     lines = [f"{plain(row.contrast)} {value:.2f} (chance {row.chance:.2f})" for _, row, value in shown]
     return "<br>".join([f"<b>{head}</b>", *(lines or ["nothing on the shelf that chance would not show"])])
 
@@ -133,8 +133,8 @@ def family_of(contrast: str) -> str:
 
 
 def family_color(family: str) -> str:
-    known = list(FAMILIES)
-    return FEATURE_COLORS[known.index(family)] if family in known else FEATURE_COLORS[-1]
+    families = list(FAMILIES)
+    return FEATURE_COLORS[families.index(family)] if family in families else FEATURE_COLORS[-1]
 
 
 def _families(contrasts: Sequence[str]) -> list[str]:

@@ -103,10 +103,10 @@ def feature_color(name: str, names: Sequence[str]) -> str:
     >>> feature_color("entity", ["order", "entity"])
     '#D55E00'
     """
-    known = list(dict.fromkeys(names))
-    if name not in known:
-        raise QKPrismError(f"There is no feature {name!r} to colour. There are: {', '.join(known)}.")
-    return FEATURE_COLORS[known.index(name) % len(FEATURE_COLORS)]
+    order = list(dict.fromkeys(names))
+    if name not in order:
+        raise QKPrismError(f"There is no feature {name!r} to colour. There are: {', '.join(order)}.")
+    return FEATURE_COLORS[order.index(name) % len(FEATURE_COLORS)]
 
 
 def plain(text: object) -> str:

@@ -38,8 +38,8 @@ def rank_triangles(
     """Ranks found by a rule in the heads of one seed."""
     shown = [row for row in recovered if row.cell.seed == seed]
     if not shown:
-        known = ", ".join(str(one) for one in sorted({row.cell.seed for row in recovered})) or "none"
-        raise QKPrismError(f"There are no heads of seed {seed}. Seeds there are: {known}.")
+        seeds = ", ".join(str(one) for one in sorted({row.cell.seed for row in recovered})) or "none"
+        raise QKPrismError(f"There are no heads of seed {seed}. Seeds there are: {seeds}.")
     fig, height, rows_of = _panels(shown)
     for number, rows in enumerate(rows_of, 1):
         for kind, color in zip(CLASSES, COLORS, strict=True):

@@ -48,8 +48,8 @@ _PANEL, _BETWEEN = 170, 88
 
 def bars_in(rows: Mapping[tuple[Cell, str, str], Swap]) -> list[tuple[str, str, str]]:
     """The bars that were measured: a study may have no random controls."""
-    known = {(control, feature) for _, control, feature in rows}
-    return [bar for bar in BARS if bar[1:] in known]
+    measured = {(control, feature) for _, control, feature in rows}
+    return [bar for bar in BARS if bar[1:] in measured]
 
 
 def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "raw") -> go.Figure:

@@ -20,7 +20,7 @@ from qkprism.models.tap import hold
 
 @dataclass(frozen=True)
 class _Notes:
-    known: Mapping[nn.Module, Any]
+    noted: Mapping[nn.Module, Any]
     found: dict[nn.Module, Any]
 
 
@@ -42,9 +42,9 @@ def noting(blocks: Iterable[nn.Module], found: dict[nn.Module, Any]) -> Abstract
     return _watching(blocks, _Notes({}, found))
 
 
-def skipping(known: Mapping[nn.Module, Any]) -> AbstractContextManager[None]:
+def skipping(noted: Mapping[nn.Module, Any]) -> AbstractContextManager[None]:
     """These blocks give what is known, without a computation."""
-    return _watching(known, _Notes(known, {}))
+    return _watching(noted, _Notes(noted, {}))
 
 
 @contextmanager
@@ -64,8 +64,8 @@ def _watched(block: nn.Module, original: Callable[..., Any]) -> Callable[..., An
         notes = _notes.get()
         if notes is None:
             return original(*args, **kwargs)
-        if block in notes.known:
-            return notes.known[block]
+        if block in notes.noted:
+            return notes.noted[block]
         notes.found[block] = original(*args, **kwargs)
         return notes.found[block]
 

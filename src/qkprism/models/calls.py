@@ -33,10 +33,10 @@ class CacheState:
     crosses: bool = False
 
     @classmethod
-    def read(cls, module: nn.Module, given: Mapping[str, Any]) -> CacheState:
+    def read(cls, module: nn.Module, arguments: Mapping[str, Any]) -> CacheState:
         """Read the cache that an attention module is about to extend, from its named arguments."""
-        crosses = given.get("key_value_states", given.get("encoder_hidden_states")) is not None
-        cache, layer = given.get("past_key_values"), getattr(module, "layer_idx", None)
+        crosses = arguments.get("key_value_states", arguments.get("encoder_hidden_states")) is not None
+        cache, layer = arguments.get("past_key_values"), getattr(module, "layer_idx", None)
         if cache is None or layer is None:
             return cls(0, crosses)
         shares = getattr(module, "is_kv_shared_layer", False)
@@ -45,7 +45,7 @@ class CacheState:
         offset = count(0 if shares else layer)
         if crosses or shares:
             # The keys are not this module's own, and the module whose cache is read has counted this pass already.
-            return cls(offset - given["hidden_states"].shape[1], crosses)
+            return cls(offset - arguments["hidden_states"].shape[1], crosses)
         # A static cache counts in a tensor and changes it in place.
         return cls(offset.clone() if isinstance(offset, Tensor) else offset)
 

@@ -39,7 +39,7 @@ class Continuation:
     """Texts whose queries are edited again and again.
 
     `cache` is None where they are run whole. Blocks in front of the layers in `skips` are not run for edits from there
-    on: what the last of them gives is noted in `known` in the first run without an edit.
+    on: what the last of them gives is kept in `noted` in the first run without an edit.
     """
 
     model: Model
@@ -49,7 +49,7 @@ class Continuation:
     tail: int
     cache: Any = None
     skips: frozenset[int] = frozenset()
-    known: dict[nn.Module, Any] = field(default_factory=dict, repr=False)
+    noted: dict[nn.Module, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def start(
@@ -117,12 +117,12 @@ class Continuation:
         """Note what is in front of the layers in `skips` where nothing is edited; skip it where it is known."""
         if visit is None:
             in_front = [_blocks_before(self.model, layer)[-1:] for layer in self.skips]
-            return noting([block for blocks in in_front for block in blocks], self.known)
+            return noting([block for blocks in in_front for block in blocks], self.noted)
         first = first_of(self.model, layers or self.model.layers)
         blocks = _blocks_before(self.model, first) if first in self.skips else ()
-        if not blocks or blocks[-1] not in self.known:
+        if not blocks or blocks[-1] not in self.noted:
             return nullcontext()
-        return skipping(dict.fromkeys(blocks, self.known[blocks[-1]]))  # only what the last one gives is used
+        return skipping(dict.fromkeys(blocks, self.noted[blocks[-1]]))  # only what the last one gives is used
 
     def _pieces(self, width: int) -> list[slice]:
         """The columns in front of the queries in pieces, as a batch needs more memory when all are run at once.

@@ -195,11 +195,11 @@ class Model:
         return {name: value.to(self.device) for name, value in batch.items()} | uncached(self.hf)
 
     def _positions(
-        self, batch: Mapping[str, Any], given: Tensor | None, rope: str, query_positions: Tensor | None
+        self, batch: Mapping[str, Any], position_ids: Tensor | None, rope: str, query_positions: Tensor | None
     ) -> Tensor | None:
         choice(rope, FRAMES, "a frame of positions (rope)")
         mask: Tensor | None = batch.get("attention_mask")
-        positions = None if given is None else given.to(self.device)
+        positions = None if position_ids is None else position_ids.to(self.device)
         if positions is None and mask is not None and not mask[:, 0].all() and self.takes_positions:
             # Most models count padding on the left as text, which rotates every query and key of that row.
             positions = (mask.cumsum(-1) - 1).clamp_min(0)
@@ -310,8 +310,8 @@ def _layer_logits(run: Callable[[Visitor], object], rows: Tensor) -> list[Tensor
 def _centred(logits: Tensor) -> Tensor:
     """The finite logits, each less the mean over the keys of its row."""
     seen = logits.isfinite()
-    known = logits.masked_fill(~seen, 0.0)
-    return (known - known.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True))[seen]
+    finite = logits.masked_fill(~seen, 0.0)
+    return (finite - finite.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True))[seen]
 
 
 def _count_from(query_positions: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:

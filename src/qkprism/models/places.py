@@ -124,5 +124,5 @@ def _hub() -> tuple[str, int]:
 
 def families() -> dict[str, dict[str, str]]:
     """What is known of each class of models: `reads`, or why it is `refused`."""
-    known: dict[str, dict[str, str]] = json.loads((files("qkprism.models") / FAMILIES).read_text(encoding="utf-8"))
-    return known
+    found: dict[str, dict[str, str]] = json.loads((files("qkprism.models") / FAMILIES).read_text(encoding="utf-8"))
+    return found

@@ -113,10 +113,10 @@ def _prove(hf: PreTrainedModel, call: AttentionCall, output: Tensor) -> None:
         )
 
 
-def distance(given: Tensor, expected: Tensor) -> float:
+def distance(rebuilt: Tensor, expected: Tensor) -> float:
     """The norm of the difference, relative to what is expected."""
-    given, expected = given.cpu().double(), expected.cpu().double()  # not every device has float64
-    return float((given - expected).norm() / expected.norm().clamp_min(1e-12))
+    rebuilt, expected = rebuilt.cpu().double(), expected.cpu().double()  # not every device has float64
+    return float((rebuilt - expected).norm() / expected.norm().clamp_min(1e-12))
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -238,9 +238,9 @@ class Tap:
     def _note_arguments(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # Before the module runs, because it writes its new keys into the cache before it calls the interface.
         if self in _open_taps.get():
-            given = named_arguments(module, args, kwargs)
-            self._caches[module] = CacheState.read(module, given)
-            self._angles[module] = given.get("position_embeddings")
+            arguments = named_arguments(module, args, kwargs)
+            self._caches[module] = CacheState.read(module, arguments)
+            self._angles[module] = arguments.get("position_embeddings")
 
 
 def _tapped(
@@ -252,7 +252,7 @@ def _tapped(
     if not taps:
         return delegate(module, query, key, value, *args, **kwargs)
     split = split_of(taps[0][0].hf, module, query.shape[1])
-    own, shown = (query, key, value), (query, key, value)
+    local, shown = (query, key, value), (query, key, value)
     if split is not None:
         shown = split.whole(query), split.whole(key), split.whole(value)
     call = AttentionCall.read(implementation, module, shown, args, kwargs)
@@ -267,7 +267,7 @@ def _tapped(
     if split is None:
         output, weights = delegate(module, call.query, call.key, call.value, *args, **kwargs)
         return _finished(taps, call, output, weights)
-    edited = zip((call.query, call.key, call.value), shown, own, strict=True)
+    edited = zip((call.query, call.key, call.value), shown, local, strict=True)
     output, weights = delegate(module, *(o if new is w else split.part(new) for new, w, o in edited), *args, **kwargs)
     if not call.head_edits and all(tap.visit_output is None for tap, _ in taps):
         return output, weights

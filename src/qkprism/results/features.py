@@ -88,9 +88,9 @@ class Features(Mapping[tuple[str, Head], Feature]):
         name, head = self._key(key)
         if (name, head) not in self.features:
             what = "head" if name in self.contrasts else "contrast"
-            known = ", ".join(map(str, self.heads if what == "head" else self.contrasts))
+            there = ", ".join(map(str, self.heads if what == "head" else self.contrasts))
             raise QKPrismError(
-                f"There is no feature for {what} {head if what == 'head' else name}. There are: {known}."
+                f"There is no feature for {what} {head if what == 'head' else name}. There are: {there}."
             )
         return self.features[name, head]
 
@@ -300,8 +300,8 @@ def _restored(manifest: Mapping[str, Any], moments: Mapping[str, Tensor], result
         for i, name in enumerate(names):
             prefix = f"{i}/{number}/"
             of_contrast[name] = unpack(moments, prefix[:-1], manifest["readings"][i], state["kv_index"])
-            own = {key.removeprefix(prefix): t for key, t in results.items() if key.startswith(prefix)}
-            tensors |= {(name, str(h)): {key: t[j] for key, t in own.items()} for j, h in enumerate(heads)}
+            of_layer = {key.removeprefix(prefix): t for key, t in results.items() if key.startswith(prefix)}
+            tensors |= {(name, str(h)): {key: t[j] for key, t in of_layer.items()} for j, h in enumerate(heads)}
         layers[number] = LayerMoments(heads, state["scaling"], of_contrast)
     provenance = dict(manifest["provenance"])
     if not manifest["features"]:

@@ -212,8 +212,8 @@ def principal_components(
     points = (left * values * sign)[:, :count]
     if points.shape[1] < count:
         points = torch.cat([points, points.new_zeros(len(points), count - points.shape[1])], 1)
-    known = shares[:count].tolist()
-    return points, known + [0.0] * (count - len(known))
+    leading = shares[:count].tolist()
+    return points, leading + [0.0] * (count - len(leading))
 
 
 def scaled(vectors: Float64[Tensor, "point d"]) -> Float64[Tensor, "point d"]:

@@ -107,12 +107,13 @@ class TruthTally:
         """The check of a factor, which has a place among all; the slope on the others is the largest of them."""
         logit, logit_before, pair, pair_before, after, before, floor, part, true = self.pairs.mean.tolist()
         off, error, rms = self.pairs.difference(N_NEARNESS, N_NEARNESS + 1)
-        (own, own_error), (other, other_error) = _slopes(self.shared, place)
+        (slope, slope_error), (other, other_error) = _slopes(self.shared, place)
         (moved_own, _), (moved_other, moved_error) = _slopes(self.moved, place)
         ratios = [self.pairs.ratio(at, at + 1) for at in (0, 2, 4)]
         return TruthCheck(
             features, factor, head, method,
-            *ratios[2], part, true, self.pairs.error(N_NEARNESS + 1), off, error, own, own_error, other, other_error,
+            *ratios[2], part, true, self.pairs.error(N_NEARNESS + 1), off, error, slope, slope_error,
+            other, other_error,
             self.pairs.n, distance=after, distance_unedited=before, part_rms=rms,
             logit=ratios[0][0], logit_error=ratios[0][1], logit_off=logit, logit_off_unedited=logit_before,
             tv_pair=ratios[1][0], tv_pair_error=ratios[1][1], pair_distance=pair, pair_distance_unedited=pair_before,

@@ -135,14 +135,14 @@ def _truth(study: BindingStudy, heads: str, group: str) -> Numbers:
     """How near swaps and parts come to prompts that really changed, over some heads."""
     rows, found = study.validation.over(heads), dict[ComparedMeasure, float]()
     for name in CONTRASTS:
-        known = [whose for whose, (features, swap, _) in _JUDGED.items() if (features, name, swap) in rows]
-        if known and heads == MATTERS:
-            features, swap, _ = _JUDGED[known[0]]
+        judged = [whose for whose, (features, swap, _) in _JUDGED.items() if (features, name, swap) in rows]
+        if judged and heads == MATTERS:
+            features, swap, _ = _JUDGED[judged[0]]
             row = rows[features, name, swap]
             found[ComparedMeasure(group, f"{name}: heads in which it matters", "", "number")] = float(row["n_heads"])
             found[ComparedMeasure(group, f"{name}: heads studied", "", "number")] = float(row["of_heads"])
         for what, unit, at, column in _TRUTH:
-            for whose in known:
+            for whose in judged:
                 features, *methods = _JUDGED[whose]
                 row = rows[features, name, methods[at]]
                 value = row[column] / row["n_heads"] if column == "nearer" and row["n_heads"] else row[column]
@@ -216,13 +216,13 @@ def _outcome(study: BindingStudy) -> Numbers:
     effects = study.outcome
     head, measure = effects.heads[0], effects.measures[0]
     wanted = {"feature": "both features", **_RANDOM, "full": "whole keys"}
-    known = {entry.control for entry in effects.entries}
+    controls = {entry.control for entry in effects.entries}
     return {
         ComparedMeasure(group, word, "ours" if control == "feature" else "control", "logits"): effects.value(
             measure, head=head, feature=BOTH, control=control
         )[0]
         for control, word in wanted.items()
-        if control in known
+        if control in controls
     }
 
 

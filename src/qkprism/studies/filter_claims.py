@@ -71,10 +71,10 @@ def _passed_over(study: FilterStudy) -> str:
 
 def held_out(scope: Scope) -> str:
     """How many different items the accuracies and silhouettes are of."""
-    known = scope.separation.provenance
+    counts = scope.separation.provenance
     return (
-        f"{len(scope.categories)} categories: {known['items']} different held-out items, {known['keys']} keys in "
-        f"{known['examples']} lists."
+        f"{len(scope.categories)} categories: {counts['items']} different held-out items, {counts['keys']} keys in "
+        f"{counts['examples']} lists."
     )
 
 
@@ -156,8 +156,8 @@ def comparison(study: FilterStudy) -> list[Claim]:
     five, every, heads = study.scopes["five"], study.scopes["all"], study.heads
     single = [five.uncentred[name, head].rank_energy for name in five.categories for head in heads]
     apart = _all_beaten(five.separation, five.span, ACCURACY, "keys")
-    known = [five.alignment(five.span, head) for head in heads]
-    aligned = all(right - SIGMAS * error > 2 / len(five.categories) for right, error in known)  # twice of guessing
+    alignments = [five.alignment(five.span, head) for head in heads]
+    aligned = all(right - SIGMAS * error > 2 / len(five.categories) for right, error in alignments)  # twice of guessing
     gains = _gains(five, heads, five.span), _gains(five, heads, "", "full")
     random = _gains(five, heads, five.span, "gaussian")
     effects = "effects, five"
@@ -219,10 +219,10 @@ def _agrees(same: bool) -> str:
 
 
 def _span(values: Sequence[Any], form: str = "d") -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return "not known"
-    low, high = format(min(known), form), format(max(known), form)
+    low, high = format(min(numbers), form), format(max(numbers), form)
     return low if low == high else f"{low} to {high}"
 
 

@@ -229,8 +229,8 @@ def groups_of(features: Features, wanted: Groups | None) -> Groups:
         return dict(zip(names, combined(features.contrasts), strict=True))
     for title, group in wanted.items():
         if not group or set(group) - set(features.contrasts) or len(set(group)) < len(group):
-            known = ", ".join(features.contrasts)
-            raise QKPrismError(f"groups[{title!r}] = {[*group]} does not name features, each once. There are: {known}.")
+            there = ", ".join(features.contrasts)
+            raise QKPrismError(f"groups[{title!r}] = {[*group]} does not name features, each once. There are: {there}.")
     if not wanted:
         raise QKPrismError("groups is empty, so nothing would be edited. Leave it out for all combinations.")
     return wanted

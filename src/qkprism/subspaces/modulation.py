@@ -69,15 +69,15 @@ def why_not_conditional(features: Features, label: str | None = None) -> str | N
     """What is missing for conditional edits, in a sentence; None if nothing is."""
     if features.choices.metric != "contrast":
         return "the conditional edit needs features in the contrast metric."
-    known = labels_by_value(features)
-    if not known:
+    summed = labels_by_value(features)
+    if not summed:
         return (
             "the conditional edit needs twins whose keys have a label of few values, such as their order in the text, "
             "by which the keys were summed; these features have none."
         )
-    if label is not None and label not in known:
-        return f"keys were not summed by the label {label!r}. There are: {', '.join(known)}."
-    reasons = [_lacking(features, one, known[one]) for one in ([label] if label else known)]
+    if label is not None and label not in summed:
+        return f"keys were not summed by the label {label!r}. There are: {', '.join(summed)}."
+    reasons = [_lacking(features, one, summed[one]) for one in ([label] if label else summed)]
     return None if None in reasons else reasons[0]
 
 
@@ -125,9 +125,9 @@ def modulation_of(features: Features, label: str | None = None) -> Modulation:
     """The label that modulates: the one that was named, or that by which amplitudes differ most beyond their errors."""
     if (reason := why_not_conditional(features, label)) is not None:
         raise QKPrismError(reason[0].upper() + reason[1:])
-    known = labels_by_value(features)
-    possible = [one for one in ([label] if label else known) if _lacking(features, one, known[one]) is None]
-    found = [Modulation(one, known[one], _movers(features, one)) for one in possible]
+    summed = labels_by_value(features)
+    possible = [one for one in ([label] if label else summed) if _lacking(features, one, summed[one]) is None]
+    found = [Modulation(one, summed[one], _movers(features, one)) for one in possible]
     return found[0] if len(found) == 1 else max(found, key=lambda one: _evidence(features, one))
 
 

@@ -67,8 +67,8 @@ def paper_grid(
 ) -> tuple[Cell, ...]:
     """The cells of the paper: 25 of d_head 8 and 81 of d_head 16, for each variant and seed."""
     if unknown := [d_head for d_head in d_heads if d_head not in RANKS]:
-        known = " and ".join(map(str, RANKS))
-        raise QKPrismError(f"The paper has no heads of d_head {unknown[0]}: its grid has {known}. Give cells instead.")
+        sizes = " and ".join(map(str, RANKS))
+        raise QKPrismError(f"The paper has no heads of d_head {unknown[0]}: its grid has {sizes}. Give cells instead.")
     return tuple(
         Cell(ToyTask(variant, r1, r2, preset), d_head, seed)
         for seed in seeds

@@ -85,8 +85,10 @@ def _ends(heads: Sequence[ToyHead], sampling: Sampling) -> Ends:
         for latent in LATENTS
         for method in PROJECTING
     ]
-    known = [] if sampling.correlation else list(enumerate(heads))
-    return Ends(tuple(wrong), tuple(row for i, head in known for row in _ranks(head.cell, sampling.n, recipes, i)))
+    uncorrelated = [] if sampling.correlation else list(enumerate(heads))
+    return Ends(
+        tuple(wrong), tuple(row for i, head in uncorrelated for row in _ranks(head.cell, sampling.n, recipes, i))
+    )
 
 
 def _error_of(head: ToyHead, latent: Latent, conditions: Conditions, method: str) -> float:

@@ -98,8 +98,8 @@ def _off(portrait: Portrait, kind: HeadKind, method: str) -> float:
 
 def average(values: Iterable[float]) -> float:
     """The mean of what is known; nan if nothing is."""
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")
+    finite = [value for value in values if value == value]
+    return sum(finite) / len(finite) if finite else float("nan")
 
 
 @dataclass(frozen=True, repr=False)

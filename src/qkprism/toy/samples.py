@@ -169,6 +169,6 @@ def _other(latent: Latent) -> Latent:
     return "z2" if latent == "z1" else "z1"
 
 
-def _known(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise QKPrismError(f"{name}={given!r} is not known. Use {' or '.join(allowed)}.")
+def _known(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise QKPrismError(f"{name}={value!r} is not known. Use {' or '.join(allowed)}.")

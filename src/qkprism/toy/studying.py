@@ -67,9 +67,9 @@ def _check(
     """Refuse parts that were made of other heads, or drawn otherwise, than the first."""
     trained = {str(json_value(asdict(cell))): json_value([head.steps, head.loss]) for cell, head in stored.items()}
     for name, job in jobs.items():
-        own = {str(state): told for state, *told in job["heads"]}
-        of_all = name not in PORTRAITS or list(own) == [str(state) for state, *_ in jobs["trained"]["heads"]]
-        same = name == "untrained" or all(trained.get(cell) == told for cell, told in own.items())
+        states = {str(state): told for state, *told in job["heads"]}
+        of_all = name not in PORTRAITS or list(states) == [str(state) for state, *_ in jobs["trained"]["heads"]]
+        same = name == "untrained" or all(trained.get(cell) == told for cell, told in states.items())
         if not of_all or not same or any(cell not in stored for cell in cells):
             raise QKPrismError(f"{place / name} is of other heads than {place / 'heads'}. Run the study again.")
         if job["sampling"] != jobs["trained"]["sampling"]:
@@ -181,8 +181,8 @@ def _silent(_: str) -> None:
 def _probed(heads: Sequence[ToyHead]) -> list[ToyHead]:
     """A few heads with room, of the first seed; in their absence any two."""
     first = min(head.cell.seed for head in heads)
-    known = [head for head in heads if head.cell.task.ranks in PROBED.get(head.cell.d_head, ())]
-    return [head for head in known if head.cell.seed == first] or [*heads[:2]]
+    roomy = [head for head in heads if head.cell.task.ranks in PROBED.get(head.cell.d_head, ())]
+    return [head for head in roomy if head.cell.seed == first] or [*heads[:2]]
 
 
 def _pictured(cells: Sequence[Cell]) -> tuple[Cell, ...]:

@@ -83,8 +83,8 @@ class ToyTask:
     @property
     def setting(self) -> str:
         """The preset and what was given instead of its scales; nothing by default."""
-        given = [f"{name}={value:g}" for name, value in self.given.items()]
-        return " ".join([self.preset, *given] if given or self.preset != DEFAULT else [])
+        changed = [f"{name}={value:g}" for name, value in self.given.items()]
+        return " ".join([self.preset, *changed] if changed or self.preset != DEFAULT else [])
 
     @property
     def sigma(self) -> float:
@@ -100,8 +100,8 @@ class ToyTask:
         """The standard deviation of the entries of the payload map."""
         return self._deviation(self.payload_scale, 1 / self.width)
 
-    def _deviation(self, given: float | None, calibrated: float) -> float:
-        return given if given is not None else 1.0 if self.preset == "paper" else calibrated**0.5
+    def _deviation(self, scale: float | None, calibrated: float) -> float:
+        return scale if scale is not None else 1.0 if self.preset == "paper" else calibrated**0.5
 
 
 @dataclass(frozen=True)

@@ -55,11 +55,11 @@ def _one(keys: Sequence[EncodedKey], rng: np.random.Generator) -> EncodedKey:
     return keys[int(rng.integers(len(keys)))]
 
 
-def matched_aims(encoded: Sequence[EncodedExample], given: Aims, label: str, seed: int) -> dict[int, Aim]:
+def matched_aims(encoded: Sequence[EncodedExample], default: Aims, label: str, seed: int) -> dict[int, Aim]:
     """Targets that differ from the original in one label only, where an example has one."""
     found = {}
     for example in encoded:
-        original = given[example.index].original
+        original = default[example.index].original
         fitting = [key for key in example.text.keys if _differs_only(original, key, label)]
         if fitting:
             found[example.index] = Aim(original, _one(fitting, _rng(example, seed)))
@@ -94,10 +94,10 @@ def all_aims(
         raise QKPrismError(
             f"No key has a label {sorted(missing)[0]!r}. Labels of keys: {', '.join(sorted(names)) or 'none'}."
         )
-    given = given_aims(encoded, seed)
-    found: dict[str, Aims] = {GIVEN: given}
+    default = given_aims(encoded, seed)
+    found: dict[str, Aims] = {GIVEN: default}
     for contrast in features.contrasts:
-        matched = matched_aims(encoded, given, named.get(contrast, contrast), seed)
+        matched = matched_aims(encoded, default, named.get(contrast, contrast), seed)
         if matched:
             found[contrast] = matched
     return found if item is None else {target: _named(aims, item) for target, aims in found.items()}

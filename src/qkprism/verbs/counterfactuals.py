@@ -54,11 +54,11 @@ class Cases:
         return cls(encoded, changes, tuple(named))
 
 
-def _pairs(given: Any, factor: str) -> list[Pair]:
+def _pairs(pairs_like: Any, factor: str) -> list[Pair]:
     """The pairs of a factor, in whatever form they were given; a file is read."""
-    if isinstance(given, Contrast | str | os.PathLike):
-        return pairs_of(given if isinstance(given, Contrast) else Contrast.read(given))
-    pairs = list(given) if isinstance(given, Iterable) else [given]
+    if isinstance(pairs_like, Contrast | str | os.PathLike):
+        return pairs_of(pairs_like if isinstance(pairs_like, Contrast) else Contrast.read(pairs_like))
+    pairs = list(pairs_like) if isinstance(pairs_like, Iterable) else [pairs_like]
     for pair in pairs:
         if not isinstance(pair, tuple | list) or [isinstance(one, Example) for one in pair] != [True, True]:
             raise QKPrismError(f"A pair of the factor {factor!r} is (example, changed example), not {show(pair)}.")

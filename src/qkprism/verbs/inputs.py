@@ -59,13 +59,13 @@ def named_contrasts(contrasts: Contrasts) -> dict[str, Contrast]:
 _NO_CONTRAST = "{} is not a contrast. Give the path of a file, or Contrast(name, examples)."
 
 
-def _contrast(given: Any) -> Contrast:
+def _contrast(contrast: Any) -> Contrast:
     """A contrast, read from its file if that was given."""
-    if isinstance(given, str | os.PathLike):
-        return Contrast.read(given)
-    if not isinstance(given, Contrast):
-        raise QKPrismError(_NO_CONTRAST.format(show(given)))
-    return given
+    if isinstance(contrast, str | os.PathLike):
+        return Contrast.read(contrast)
+    if not isinstance(contrast, Contrast):
+        raise QKPrismError(_NO_CONTRAST.format(show(contrast)))
+    return contrast
 
 
 @dataclass(frozen=True)

@@ -339,8 +339,8 @@ class _PairReader:
             sides = zip((base, true), (first[row], row), keys, strict=True)
             over = [_over_keys(read.logits.pick([at]), keys) for read, at, keys in sides]
             marked, rest, gap = (torch.stack(values) for values in zip(*over, strict=True))
-            own = self.current.setdefault(example.index, _Base(self.changes[example.index]))
-            own.reads[which - 1, call.layer] = _Read(marked, rest, gap, *edits)
+            base_of = self.current.setdefault(example.index, _Base(self.changes[example.index]))
+            base_of.reads[which - 1, call.layer] = _Read(marked, rest, gap, *edits)
 
     def keep(self, batch: Batch) -> None:
         """Keep what a complete pass has read; a pass that failed may have left texts that are run again."""
