@@ -21,7 +21,7 @@ from qkprism.core.terms import RESIDUAL, variance_shares
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import show, whole_number
-from qkprism.results.stored import Condition, Table
+from qkprism.results.stored import Condition, ResultTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ STRONG = 0.1  # of the spread of the logits: from here on a sequential split dep
 
 
 @dataclass(frozen=True, repr=False)
-class Attribution(Table, kind="attribution"):
+class Attribution(ResultTable, kind="attribution"):
     """Why one query token attends where it does: the terms of the logit of every token that it sees.
 
     A term is known up to a number that all tokens share, which moves no attention: compare tokens with each other.
@@ -124,7 +124,7 @@ def _bare(token: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Attributions(Table, kind="attributions"):
+class Attributions(ResultTable, kind="attributions"):
     """Over many examples: what each term is worth, in each head.
 
     gap               mean term of the positive keys less that of the negative ones; `gap_share` of the whole gap

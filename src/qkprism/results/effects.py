@@ -17,7 +17,7 @@ from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, spread_over_draws
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
-from qkprism.results.stored import Table
+from qkprism.results.stored import ResultTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Effects(Table, kind="effects"):
+class Effects(ResultTable, kind="effects"):
     """The effect of every condition in every head, each mean with its standard error over examples.
 
     `values` and `errors` are by measure. `gains` is how much more an entry moves `compared` than no edit does, and

@@ -14,7 +14,7 @@ from qkprism.core.evidence import LEVEL, Count, accuracy_p, count_found, q_value
 from qkprism.heads import Head
 from qkprism.options import HEAD_MEASURES as MEASURES
 from qkprism.options import choice, finite, whole_number
-from qkprism.results.stored import Table
+from qkprism.results.stored import ResultTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class HeadScores(Table, kind="scores"):
+class HeadScores(ResultTable, kind="scores"):
     """A row a head, best first; each mean with its standard error over examples, in which a repeated text counts once.
 
     accuracy            how often the most attended marked key is positive

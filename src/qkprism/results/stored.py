@@ -66,7 +66,7 @@ class Result(Frozen):
             raise of_another_version(folder, repr(error)) from error
 
 
-class Table(Result):
+class ResultTable(Result):
     """A result that shows in a notebook as its table, with what is to be minded below."""
 
     def to_frame(self) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qkprism.core.scatter import Scatter
 from qkprism.core.variation import N_NEARNESS
 from qkprism.heads import Head
-from qkprism.results.stored import Table
+from qkprism.results.stored import ResultTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ def _slopes(scatter: Scatter, place: int) -> tuple[tuple[float, float], tuple[fl
 
 
 @dataclass(frozen=True, repr=False)
-class Validation(Table, kind="validation"):
+class Validation(ResultTable, kind="validation"):
     """How near every edit and attribution comes to the truth: a row a set of features, factor, head and method.
 
     logit       mean absolute error of the two edited logits relative to no edit (1: no better, 0: perfect);

@@ -18,7 +18,7 @@ from qkprism.core.feature import Feature
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
-from qkprism.results.stored import Table
+from qkprism.results.stored import ResultTable
 from qkprism.runs import MANIFEST, json_value, read_manifest
 from qkprism.subspaces.spaces import Spaces
 
@@ -85,7 +85,7 @@ class ShelfRow(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Shelf(Table, kind=KIND):
+class Shelf(ResultTable, kind=KIND):
     """The head atlas of a model by named features: a row a contrast, and the accuracy of every head.
 
     accuracy    on held-out words, a row a contrast, a column a head; `q` of each over the heads of its row
