@@ -249,6 +249,12 @@ def test_runs__are_listed_shown_verified_compared_and_deleted(run, some_runs):  
     told = {row["what"] for row in json.loads(out)["differences"]}
     assert told == {"choices.rank", "files.moments.file", "files.moments.sha256"}
     assert run("runs", "compare", some_runs / "a", some_runs / "a")[0] == 0
+    for name, value in (("study", 1.0), ("again", 2.0)):
+        Parts.open(some_runs / name, "binding", {"model": "little"})
+        write_run(some_runs / name / "heads", "scores", {"seed": value}, {})
+    code, out, _ = run("runs", "compare", some_runs / "study", some_runs / "again", "--json")
+    assert code == 1
+    assert json.loads(out)["differences"] == [{"what": "heads: seed", "first": "1.0", "second": "2.0"}]
     (some_runs / "a" / "mine.txt").write_text("mine")
     assert "mine.txt" in run("runs", "delete", some_runs / "a", "--yes")[1]
     assert [path.name for path in (some_runs / "a").iterdir()] == ["mine.txt"]

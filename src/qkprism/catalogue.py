@@ -146,14 +146,22 @@ def damages(folder: str | os.PathLike[str]) -> tuple[int, list[str]]:
 
 
 def differences(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """What two runs say otherwise: choices, provenance and the digests of results, a row each."""
-    left, right = (_flat(read_manifest(place)) for place in (first, second))
+    """What two runs or studies say otherwise: choices, provenance and the digests of results, a row each."""
+    left, right = (_told_by(path_of(place)) for place in (first, second))
     names = [*left, *(name for name in right if name not in left)]
     return [
         {"what": name, "first": left.get(name, "-"), "second": right.get(name, "-")}
         for name in names
         if left.get(name, "-") != right.get(name, "-")
     ]
+
+
+def _told_by(place: Path) -> dict[str, str]:
+    """What a run says; of a study what each of its parts does."""
+    if is_run(place) and not (place / MANIFEST).is_file():
+        parts = [path.parent for path in sorted(place.rglob(MANIFEST))]
+        return {f"{at.relative_to(place)}: {name}": one for at in parts for name, one in _told_by(at).items()}
+    return _flat(read_manifest(place))
 
 
 def _flat(value: Any, name: str = "") -> dict[str, str]:

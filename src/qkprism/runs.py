@@ -109,7 +109,8 @@ def _write_tensors(folder: Path, name: str, tensors: Tensors) -> dict[str, str]:
         final = f"{name}-{digest[:12]}.safetensors"
         whole.replace(folder / final)
     except SafetensorError as error:  # a full disk, for one
-        raise QKPrismError(f"{folder} cannot be written: {error}. Free some space, or choose another place.") from error
+        told = f"{folder} cannot be written: {error}. Free some space, and give the same command."
+        raise QKPrismError(told) from error
     finally:
         remove_part(part)
     return {"file": final, "sha256": digest}
