@@ -318,6 +318,9 @@ def test_atlas__what_cannot_be_merged_is_told() -> None:
     other = survey(wrapped("llama"), [WORDS[3:] * 40, WORDS[9:] * 40], windows=10, length=LENGTH, progress=False)
     with pytest.raises(QKPrismError, match="would count twice"):
         (atlas + other) + atlas
+    text = other.provenance["text"] | {"origin": "other.txt"}
+    with pytest.raises(QKPrismError, match=r"have read other\.txt: merged"):
+        (atlas + replace(other, provenance=other.provenance | {"text": text})) + other
     named = replace(
         other,
         scores=other.scores | {"named: rank": {}, "suffice: + named": {}},

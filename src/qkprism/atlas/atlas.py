@@ -119,10 +119,10 @@ class Atlas:
                 f"These atlases are of different weights: {self.provenance['model']} and {other.provenance['model']}. "
                 "Only surveys of one model can be merged."
             )
-        pieces = [{piece["digest"] for piece in _pieces(text)} for text in texts]
-        if pieces[0] & pieces[1]:
+        first, second = ({piece["digest"]: piece["origin"] for piece in _pieces(text)} for text in texts)
+        if shared := dict.fromkeys(origin for digest, origin in first.items() if digest in second):
             raise QKPrismError(
-                f"Both atlases have read {texts[0]['origin']}: merged, the same text would count twice. Survey other "
+                f"Both atlases have read {' and '.join(shared)}: merged, the same text would count twice. Survey other "
                 "text, or with another seed."
             )
         layers = {
