@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+import pytest
+
+from conftest import serving
 from test_atlas import WORDS
 
 AT_ONCE, MANY = 20, 500
@@ -47,6 +51,18 @@ def test_load__twenty_at_once_are_all_answered_and_memory_is_flat_over_five_hund
         before = memory(process)
         assert len(list(threads.map(row, range(MANY)))) == MANY
     assert memory(process) - before < GROWTH
+
+
+def test_load__ctrl_c_while_the_model_works_ends_it_well(
+    little: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that is within torch cannot be stopped; the command ends all the same, and says nothing wrong."""
+    monkeypatch.setenv("QKPRISM_CACHE", str(tmp_path))  # no atlas is kept here, so it is made
+    model = os.readlink(f"/proc/{little[1]}/cwd") + "/little"
+    with serving(tmp_path, "--device", "cpu", "--model", model) as (address, _):
+        while json.load(urlopen(f"{address}api/start", timeout=60))["stage"] != "surveying":
+            time.sleep(0.05)
+    assert "terminate" not in (tmp_path / "log").read_text()
 
 
 def test_load__who_goes_away_frees_the_place(little: tuple[str, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
 import threading
@@ -44,6 +45,8 @@ def serve(desk: Desk, *, port: int = 0, browser: bool = True) -> None:
         threading.Timer(0.5, webbrowser.open, [address]).start()
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
+    if worker.waiting:
+        os._exit(0)  # a thread that is within torch cannot be stopped, and would abort a process that waits for its end
 
 
 def _listener(port: int) -> socket.socket:
