@@ -112,4 +112,4 @@ def is_wrong(message: Any) -> bool:
 
 
 def is_here(url: str) -> bool:
-    return url.startswith(("http://127.0.0.1:", "data:", "file:"))
+    return url.startswith(("http://127.0.0.1:", "data:", "file:", "blob:"))

@@ -86,6 +86,22 @@ def test_mailed__figures_are_drawn_without_the_network(watched: Any, run: Path) 
     offline(page, run / "both.html", "run")
     page.locator("button[data-figure=effects]").click()
     page.wait_for_selector(".figure-place .main-svg")
+    hover_and_save(page)
+
+
+def hover_and_save(page: Any) -> None:
+    """A figure that plotly drew tells a point that is pointed at, and is saved."""
+    box = page.locator(".figure-place .nsewdrag").first.bounding_box()
+    for i in range(20):  # along a line through the panel, until something is met
+        page.mouse.move(box["x"] + (i + 0.5) / 20 * box["width"], box["y"] + 0.5 * box["height"], steps=4)
+        if page.locator(".hoverlayer .hovertext").count():
+            break
+    page.wait_for_selector(".hoverlayer .hovertext", timeout=10_000)
+    for kind, start in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as taken:
+            page.locator(f".saves:visible >> text=Save as {kind}").first.click()
+        assert Path(taken.value.path()).read_bytes().startswith(start)
+        assert taken.value.suggested_filename == f"effects_effects.{kind.lower()}"
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,48 @@ import pytest
 
 import qkprism as qk
 from test_atlas import WORDS, explained
+from test_pipeline import contrast
 
-CODE = {"cell_type": "code", "id": "one", "metadata": {}, "execution_count": 1, "source": "qk.explain(...)"}
+CODE = {"cell_type": "code", "metadata": {}, "execution_count": 1, "source": "..."}
 
 
-def exported(result: Any) -> str:
-    """The HTML of a notebook with one cell that shows a result."""
+def exported(*results: Any) -> str:
+    """The HTML of a notebook in which each cell shows a result."""
     if not os.environ.get("QKPRISM_REQUIRE_ALL"):
         pytest.importorskip("nbconvert")
     import nbconvert
     import nbformat
 
-    shown = {"text/html": result._repr_html_(), "text/plain": repr(result)}
-    output = {"output_type": "execute_result", "execution_count": 1, "metadata": {}, "data": shown}
+    shown = [{"text/html": result._repr_html_(), "text/plain": "..."} for result in results]
+    outputs = [{"output_type": "execute_result", "execution_count": 1, "metadata": {}, "data": one} for one in shown]
+    cells = [{**CODE, "id": f"cell-{i}", "outputs": [output]} for i, output in enumerate(outputs)]
     language = {"language_info": {"name": "python", "pygments_lexer": "python3"}}
-    body = {"cells": [{**CODE, "outputs": [output]}], "metadata": language, "nbformat": 4, "nbformat_minor": 5}
+    body = {"cells": cells, "metadata": language, "nbformat": 4, "nbformat_minor": 5}
     return str(nbconvert.HTMLExporter().from_notebook_node(nbformat.reads(json.dumps(body), 4))[0])
 
 
-def test_notebook__a_page_within_an_exported_one_answers_without_a_network(browser: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def notebook(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """An exported notebook with an explanation, features, effects, a figure and the page of a run; no network."""
     model, atlas = explained()
-    found = qk.explain(model, WORDS, atlas=atlas, progress=False)
-    (tmp_path / "notebook.html").write_text(exported(found))
+    texts = contrast(40)
+    features = qk.decompose(model, texts, recipe=qk.Recipe(rank=2), progress=False)
+    effects = qk.intervene(model, texts[:6], features, draws=2, progress=False)
+    why = qk.explain(model, WORDS, atlas=atlas, progress=False)
+    page_of = qk.report(features, effects, atlas)
+    (tmp_path / "notebook.html").write_text(exported(why, features, effects, effects.plot(), page_of))
     context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
-    page = context.new_page()
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.set_default_timeout(60_000)
     page.goto((tmp_path / "notebook.html").as_uri(), wait_until="domcontentloaded")
-    frame = page.frame_locator("iframe[title=why]")
+    yield page
+    context.close()
+    assert [one for one in wrong if "MathJax" not in one] == []  # which nbconvert's page asks the network for
+
+
+def test_notebook__a_page_within_an_exported_one_answers_without_a_network(notebook: Any) -> None:
+    frame = notebook.frame_locator("iframe[title=why]")
     frame.locator(".key-row").first.wait_for()
     frame.locator(".token").nth(3).hover()
     assert "token 3: attention" in frame.locator(".pointed-at").inner_text()
@@ -44,7 +61,33 @@ def test_notebook__a_page_within_an_exported_one_answers_without_a_network(brows
     name = second.get_attribute("data-head")
     second.click()
     frame.locator(f"#row-title:has-text('{name}')").wait_for()
-    box = page.locator("iframe[title=why]").bounding_box()
+    box = notebook.locator("iframe[title=why]").bounding_box()
     assert box is not None
     assert box["height"] > 400
-    context.close()
+
+
+def test_notebook__features_and_effects_are_tables_and_a_figure_that_is_hovered(notebook: Any) -> None:
+    tables = notebook.locator(".jp-OutputArea-output table")
+    assert ["rank" in table and "head" in table for table in tables.all_inner_texts()] == [True, True]
+    drag = notebook.locator(".plotly-graph-div .nsewdrag").first
+    drag.wait_for()
+    drag.scroll_into_view_if_needed()
+    box = drag.bounding_box()
+    for i in range(20):
+        notebook.mouse.move(box["x"] + (i + 0.5) / 20 * box["width"], box["y"] + 0.5 * box["height"], steps=4)
+        if notebook.locator(".hoverlayer .hovertext").count():
+            break
+    notebook.wait_for_selector(".hoverlayer .hovertext", timeout=10_000)
+
+
+def test_notebook__the_page_of_features_and_effects_shows_the_proof_of_a_head(notebook: Any) -> None:
+    frame = notebook.frame_locator("iframe[title=qkprism]")
+    frame.locator("#tabs button[data-view=heads]").click()
+    frame.locator(".heads-view .cell[data-head='L1H2']").click()
+    row = frame.locator(".feature .proof-row").first
+    row.wait_for()
+    row.hover()
+    assert "moves" in frame.locator(".feature .proof-row").nth(1).get_attribute("title")
+    frame.locator("#tabs button[data-view=run]").click()
+    frame.locator("button[data-figure=effects]").click()
+    frame.locator(".figure-place .main-svg").first.wait_for()

@@ -23,7 +23,9 @@ async function read() {
 
 /** A place for a figure. It keeps its height while figures change, so that nothing jumps. */
 export function figurePlace() {
-  const element = el("div", { class: "scroll figure-place" });
+  const drawn = el("div", { class: "scroll figure-place" });
+  const saves = el("p", { class: "saves" });
+  const element = el("div", {}, drawn, saves);
   let shown = "";
 
   /**
@@ -38,7 +40,11 @@ export function figurePlace() {
     if (shown !== wanted) return; // another was asked for meanwhile
     const inner = el("div", { role: "img", "aria-label": body.layout.title?.text?.replace(/<[^>]*>/g, " ") ?? figure });
     inner.style.setProperty("height", `${body.layout.height ?? 450}px`);
-    fill(element, inner); // as high as it will be, before plotly is read
+    const save = (/** @type {string} */ format) => async () =>
+      (await (reading ??= read())).downloadImage(inner, { format, filename: `${run} ${figure}`.replace(/[^\w.-]+/g, "_"), width: inner.clientWidth, height: inner.clientHeight });
+    fill(saves, ...["svg", "png"].map((format) =>
+      el("button", { type: "button", class: "link", text: `Save as ${format.toUpperCase()}`, on: { click: save(format) } })));
+    fill(drawn, inner); // as high as it will be, before plotly is read
     const drawing = await (reading ??= read());
     if (shown !== wanted) return;
     await drawing.newPlot(inner, body.data, body.layout, { displaylogo: false, showSendToCloud: false });
