@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import qkprism as qk
+from qkprism.catalogue import written_beside
 from qkprism.explorer.app import explorer_app
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
@@ -126,6 +127,14 @@ def test_trial__becomes_a_run_like_any_other_and_names_parts(tmp_path: Path) -> 
     expected = qk.decompose(model, texts, heads=qk.find_heads(model, texts, progress=False).top(2), progress=False)
     assert features.heads == expected.heads
     assert [one["run"] for one in desk.edits(str(features.heads[0]))["sets"]] == ["runs/mine"]
+    (tested,) = asked("head", head=str(features.heads[0]))["tested"]
+    assert (tested["contrast"], tested["best"], tested["accuracy"]) == (
+        "runs/mine",
+        True,
+        pytest.approx(job["result"]["heads"][0]["accuracy"], abs=1e-4),
+    )
+    assert "of the texts that chose the heads" in asked("evidence", head=str(features.heads[0]))["sentence"]
+    assert set(written_beside(tmp_path / "runs" / "mine")) == {"kept.json", "contrast.jsonl", "heads/manifest.json"}
     assert "there already" in asked("try", **question, place="runs/mine")["error"]
     assert "leads out" in asked("try", **question, place="../mine")["error"]
     assert "no such job" in asked("job", job="none")["error"]

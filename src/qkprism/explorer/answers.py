@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qkprism.atlas.atlas import Atlas
     from qkprism.atlas.explanation import Edge, Explanation, HeadRow
     from qkprism.heads import Head
+    from qkprism.results.scores import HeadScores
     from qkprism.studies.shelf_result import Shelf
 
 FORMAT = 2
@@ -131,9 +132,12 @@ def heads_answer(heads: Sequence[Head], atlas: Atlas | None, columns: Mapping[st
     }
 
 
-def head_answer(atlas: Atlas | None, head: Head, shelves: Mapping[str, Shelf]) -> dict[str, Any]:
+def head_answer(
+    atlas: Atlas | None, head: Head, shelves: Mapping[str, Shelf], scores: Mapping[str, HeadScores]
+) -> dict[str, Any]:
     """One head: the rows of held-out text where it attends most, and what contrasts found in it."""
     tested = [one for shelf in shelves.values() if head in shelf.heads for one in _tested(shelf, head)]
+    tested += [_scored(name, one, head) for name, one in scores.items() if head in one.heads]
     tested.sort(key=lambda one: -(one["accuracy"] or 0))
     rows = () if atlas is None else atlas.strongest.get(head, ())
     strongest = [vars(row) | {"attention": number(row.attention)} for row in rows]
@@ -151,6 +155,21 @@ def _tested(shelf: Shelf, head: Head) -> list[dict[str, Any]]:
             "q": number(float(q), 6),
             "chance": number(row.chance),
             "best": row.head == head,
+            "texts": "held-out texts",
         }
         for row, accuracy, q in zip(shelf.rows, shelf.accuracy[:, place], shelf.q[:, place], strict=True)
     ]
+
+
+def _scored(name: str, scores: HeadScores, head: Head) -> dict[str, Any]:
+    """What a run found in a head as it looked for heads: the texts are those that chose the best."""
+    place = scores.heads.index(head)
+    return {
+        "contrast": name,
+        "question": "",
+        "accuracy": number(float(scores.values["accuracy"][place])),
+        "q": number(float(scores.q[place]), 6),
+        "chance": number(scores.chance),
+        "best": head == scores.heads[0],
+        "texts": "the texts that chose the heads",
+    }

@@ -178,7 +178,7 @@ def _mark(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
 
 def _try(desk: Desk, worker: Worker, q: Mapping[str, Any]) -> dict[str, Any]:
     """Put a contrast in the queue of the model; the job says how far it is."""
-    trial = desk.trial(draft_of(q), word_of(q, "place"), n=q.get("n", 96), top=q.get("top", 4))
+    trial = desk.trial(draft_of(q), word_of(q, "place"), n=q.get("n", 128), top=q.get("top", 4))
     job = desk.jobs.add(Errand(f"{trial.draft.name} in {desk.model.name}"))
     worker.submit(lambda: job.run(lambda one: desk.run_trial(trial, one)))
     return job.answer()

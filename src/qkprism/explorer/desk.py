@@ -34,7 +34,7 @@ from qkprism.explorer.draft import Draft, draft_answer, marked_line
 from qkprism.explorer.errands import Errand, Errands
 from qkprism.explorer.evidence import seen_answer
 from qkprism.explorer.library import OWN, STORED, Library
-from qkprism.explorer.opening import OpenRun, opened
+from qkprism.explorer.opening import OpenRun, open_run
 from qkprism.explorer.places import place_below
 from qkprism.explorer.trial import Trial
 from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
@@ -177,9 +177,9 @@ class Desk:
 
     def run_trial(self, trial: Trial, job: Errand) -> dict[str, Any]:
         """Run a contrast, save it, and open the run beside the others."""
-        run, told = trial.run(self.model, job)
+        told = trial.run(self.model, job)
         name = str(trial.place.relative_to(self.root.resolve()))
-        self.runs[name] = opened(name, run, trial.place)
+        self.runs[name] = open_run(trial.place, name)
         self.library.read()
         self._kept.clear()  # what was explained without it
         self._namings.clear()

@@ -22,6 +22,7 @@ from qkprism.heads import Head
 from qkprism.options import show
 from qkprism.results.features import Features
 from qkprism.results.projections import has_umap
+from qkprism.results.scores import HeadScores
 from qkprism.studies.shelf_result import Shelf
 
 ATLAS, COVERAGE = "", "coverage"  # the name that the atlas has among tables, and its second table
@@ -91,18 +92,23 @@ class Library:
 
     def head(self, name: str) -> dict[str, Any]:
         """One head."""
-        return head_answer(self.atlas, self._head(name), self.shelves)
+        return head_answer(self.atlas, self._head(name), self.shelves, self.scores)
 
     @property
     def shelves(self) -> dict[str, Shelf]:
         """The runs that are shelves."""
         return {name: run for name, run in self.naming.items() if isinstance(run, Shelf)}
 
+    @property
+    def scores(self) -> dict[str, HeadScores]:
+        """How often heads are right, by the runs that looked for heads."""
+        return {name: scores for run in self.runs.values() for name, scores in run.scores.items()}
+
     def evidence(self, name: str) -> dict[str, Any]:
         """What speaks for the features of a head."""
         wanted = self._head(name)
         sets = {str(one["run"]): self.sets.features(one["run"]) for one in self.sets.of_head(wanted)}
-        tested = head_answer(self.atlas, wanted, self.shelves)["tested"]
+        tested = self.head(name)["tested"]
         texts = {run: self._texts_of(run, wanted) for run in sets}
         return evidence_answer(wanted, sets, self._proofs, tested) | {"texts": texts, "umap": has_umap()}
 

@@ -87,12 +87,14 @@ def _decides(atlas: Atlas) -> list[Piece]:
 
 def _best_copier(atlas: Atlas) -> list[Piece]:
     frame = atlas.to_frame()
+    no_run: list[Piece] = ["No run is open. ", {"text": "Try a contrast", "go": {"view": "contrast"}}]
     if COPIES not in frame:
-        return ["No run is open; Try a contrast makes one."]
+        return [*no_run, " makes one."]
     copies, head = max(zip(frame[COPIES].tolist(), frame["head"].tolist(), strict=True))
     return [
-        "No run is open, so matches have no names yet; Try a contrast makes some. The head that attends most to what "
-        "followed the same token before is ",
+        *no_run,
+        " finds the heads that do a task, such as to say which box holds a thing, and names what they go by. The head "
+        "that attends most to what followed the same token before is ",
         {"head": str(head)},
         " (",
         {"text": f"{copies:.2f}", "go": {"view": "heads", "score": COPIES, "head": str(head)}},

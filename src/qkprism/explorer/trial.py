@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qkprism.catalogue import SCORES
 from qkprism.explorer.answers import number
 from qkprism.explorer.draft import Draft
 from qkprism.explorer.errands import Errand
+from qkprism.explorer.mail import write_kept
 from qkprism.files import write_text
 from qkprism.models.model import Model
 from qkprism.options import whole_number
@@ -32,15 +34,15 @@ class Trial:
 
     draft: Draft
     place: Path
-    n: int = 96
+    n: int = 128
     top: int = 4
 
     def __post_init__(self) -> None:
         whole_number(self.n, "n", 8, MOST)
         whole_number(self.top, "top", 0, MOST_HEADS)
 
-    def run(self, model: Model, job: Errand) -> tuple[Features | HeadScores, dict[str, Any]]:
-        """The run, saved, and what the page is told of it."""
+    def run(self, model: Model, job: Errand) -> dict[str, Any]:
+        """Run and save it; what the page is told of it."""
         job.enter("1/2 heads" if self.top else "heads")
         drawn = self.draft.drawn(model, self.n)
         options: dict[str, Any] = {"encoding": drawn.encoding, "progress": False}
@@ -51,9 +53,12 @@ class Trial:
             heads = scores.top(self.top)
             found = decompose(model, drawn.contrasts, heads=heads, recipe=Recipe(center=drawn.center), **options)
         found.save(self.place)
+        if found is not scores:
+            scores.save((self.place / SCORES).parent)
         file, text = self.draft.file
-        write_text(self.place / f"contrast{Path(file).suffix}", text)
-        return found, _told(scores, found, str(self.place))
+        contrast = write_text(self.place / f"contrast{Path(file).suffix}", text)
+        write_kept(self.place, (), [contrast.name, *([SCORES] if found is not scores else [])])
+        return _told(scores, found, str(self.place))
 
 
 def _told(scores: HeadScores, found: Features | HeadScores, place: str) -> dict[str, Any]:

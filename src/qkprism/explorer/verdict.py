@@ -25,7 +25,9 @@ def head_verdict(head: Head, features: Sequence[Row], tested: Sequence[Row], edi
     said = f"{head} {_finds(tested[0])}" if tested else str(head)
     if best is None:
         return f"{said}; no feature was decomposed in it."
-    said += f"{' by' if tested else ' finds keys by'} {best['name']} (rank {best['rank']}{_sure(best)})"
+    others = sorted((one for one in features if one is not best and _is_sure(one)), key=_weight, reverse=True)
+    names = dict.fromkeys(f"{one['name']} (rank {one['rank']}{_sure(one)})" for one in (best, *others))
+    said += f"{' by' if tested else ' finds keys by'} {' and by '.join(names)}"
     if (effect := _clearest(best)) is not None:
         said += f": {_moves(best['name'], effect)}"
     if (check := _truest(best)) is not None:
@@ -47,9 +49,13 @@ def _finds(row: Row) -> str:
     q = row["q"]
     sure = "" if q is None else f", q {'< 0.001' if q < 0.001 else f'{q:.3f}'}"
     return (
-        f"attends to the right key of {row['contrast']} in {row['accuracy']:.0%} of held-out texts "
+        f"attends to the right key of {row['contrast']} in {row['accuracy']:.0%} of {row['texts']} "
         f"(chance {row['chance']:.0%}{sure})"
     )
+
+
+def _is_sure(feature: Row) -> bool:
+    return feature["rank"] > 0 and feature["q"] is not None and feature["q"] < LEVEL
 
 
 def _sure(feature: Row) -> str:

@@ -3,7 +3,7 @@
 import { textOf } from "./chosen.js";
 import { cloudView } from "./cloud.js";
 import { el, fill } from "./dom.js";
-import { percent } from "./letters.js";
+import { percent, sureness } from "./letters.js";
 import { proofParts } from "./proofs.js";
 import { ask, mailed } from "./source.js";
 import { spectrumPicture } from "./spectrum.js";
@@ -42,9 +42,8 @@ export function featureCards(evidence, status) {
 function card(evidence, feature, status, open) {
   const { head } = evidence;
   const gap = feature.gap ? ` It prefers positive keys by ${(feature.gap.total ?? 0).toFixed(2)} ± ${(feature.gap.error ?? 0).toFixed(2)} logits.` : "";
-  const q = feature.q === null ? "not known" : feature.q < 0.001 ? "< 0.001" : feature.q.toFixed(3);
   return el("details", { class: "feature", open },
-    el("summary", {}, el("b", { text: feature.name }), ` (${feature.run}): rank ${feature.rank}, q ${q}`),
+    el("summary", {}, el("b", { text: feature.name }), ` (${feature.run}): rank ${feature.rank}, q ${sureness(feature.q)}`),
     el("p", { text: `${feature.evidence}.${gap} ${percent(feature.salience)} of its energy is salience. ${feature.n} examples.` }),
     el("p", { class: "hint", text: "Ranks: " + Object.entries(feature.ranks).map(([rule, rank]) => `${rule} ${rank ?? "not known"}`).join(", ") }),
     spectrumPicture(feature),

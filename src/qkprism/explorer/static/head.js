@@ -2,7 +2,7 @@
 
 import { el, fill } from "./dom.js";
 import { featureCards } from "./features.js";
-import { visible } from "./letters.js";
+import { sureness, visible } from "./letters.js";
 import { ask } from "./source.js";
 import { go } from "./state.js";
 
@@ -117,7 +117,7 @@ function tested(rows) {
         el("td", {}, el("span", { text: row.contrast }), row.best ? el("b", { text: " best head" }) : null),
         el("td", { text: row.accuracy.toFixed(2) }),
         el("td", { text: row.chance.toFixed(2) }),
-        el("td", { text: row.q === null ? "–" : row.q < 0.001 ? "< 0.001" : row.q.toFixed(3) })))))),
+        el("td", { text: sureness(row.q) })))))),
     el("p", { class: "hint", text: "Accuracy: how often it attends more to a positive key than to any negative one; q over all heads." }),
   ];
 }

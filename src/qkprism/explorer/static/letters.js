@@ -50,3 +50,11 @@ export function counted(count, noun) {
 export function percent(share, digits = 0) {
   return share === null ? "–" : `${(100 * share).toFixed(digits)}%`;
 }
+
+/**
+ * A p or q value after its letter.
+ * @param {number|null} value
+ */
+export function sureness(value) {
+  return value === null ? "not known" : value < 0.001 ? "< 0.001" : value.toFixed(3);
+}

@@ -19,7 +19,7 @@ import { held } from "./packed.js";
  * @typedef {{name: string, caption: string, values: (number|null)[]}} Column
  * @typedef {{heads: [number, number][], columns: Column[]}} Heads
  * @typedef {{attention: number, distance: number, before: string, key: string, between: string, query: string}} Strong
- * @typedef {{contrast: string, question: string, accuracy: number, q: number, chance: number, best: boolean}} Tested
+ * @typedef {{contrast: string, question: string, accuracy: number, q: number, chance: number, best: boolean, texts: string}} Tested
  * @typedef {{head: string, parts: {name: string, meaning: string}[],
  *   sets: {run: string, features: {name: string, rank: number, p: number|null}[], heads: string[],
  *   lacking: string|null}[]}} Edits

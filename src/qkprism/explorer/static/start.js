@@ -36,7 +36,8 @@ export function startView(status, palette) {
     try {
       const start = /** @type {import("./source.js").Start} */ (await ask("start"));
       const found = start.found ?? [];
-      const model = [...(start.sentences ?? []), start.hint ?? []].filter((one) => one.length);
+      const [what, ...more] = start.sentences ?? [];
+      const model = [what ?? [], start.hint ?? [], ...more].filter((one) => one.length);
       const each = Math.max(1, Math.floor(LEADING / found.length)); // of a run
       const first = (found.length ? found.flatMap((one) => one.sentences.slice(0, each)) : model).slice(0, LEADING);
       fill(sentences, ...first.map((one) => el("p", {}, ...pieces(one))));

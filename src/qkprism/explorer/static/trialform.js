@@ -2,7 +2,7 @@
 
 import { el, fill } from "./dom.js";
 import { headLink } from "./headlink.js";
-import { percent } from "./letters.js";
+import { percent, sureness } from "./letters.js";
 import { ask } from "./source.js";
 import { tableOf } from "./table.js";
 
@@ -14,7 +14,7 @@ const PAUSE = 500; // milliseconds between questions for how far it is
  */
 export function trialForm(status, draft) {
   const top = number("trial-top", 4, 0, 40);
-  const n = number("trial-n", 96, 8, 2000);
+  const n = number("trial-n", 128, 8, 2000);
   const place = /** @type {HTMLInputElement} */ (el("input", { id: "trial-place", size: "24", spellcheck: "false" }));
   const drawn = el("span", { class: "controls" }, el("label", { for: "trial-n", text: "prompts drawn" }), n);
   const run = /** @type {HTMLButtonElement} */ (el("button", { type: "submit", class: "primary", text: "Run it" }));
@@ -85,12 +85,12 @@ export function trialForm(status, draft) {
 function triedAnswer(result) {
   const best = result.heads[0];
   const sentence = `${best.head} attends most to a positive key in ${percent(best.accuracy)} of ${result.n} prompts ` +
-    `(chance ${percent(result.chance)}, q ${best.q === null ? "not known" : best.q < 0.001 ? "< 0.001" : best.q.toFixed(3)}).`;
+    `(chance ${percent(result.chance)}, q ${sureness(best.q)}).`;
   return [
     el("p", { class: "computed", text: sentence }),
     el("p", { class: "hint", text: `Saved in ${result.place}; it is open in this page as ${result.run}.` }),
     tableOf(["head", "accuracy", "q", "logit gap"], result.heads.map((row) =>
-      [headLink(row.head), percent(row.accuracy), row.q === null ? "–" : row.q.toFixed(3), (row.logit_gap ?? 0).toFixed(2)])),
+      [headLink(row.head), percent(row.accuracy), sureness(row.q), (row.logit_gap ?? 0).toFixed(2)])),
     ...(result.features ? [el("h3", { text: "Features" }),
       tableOf(["contrast", "head", "rank", "evidence"],
         result.features.map((row) => [row.contrast, headLink(row.head), String(row.rank), row.evidence]), { words: ["evidence"] })] : []),
