@@ -325,11 +325,11 @@ def test_standard_input__is_a_contrast(run, tmp_path, monkeypatch):  # noqa: F81
     assert "Nothing came by standard input" in run("check", "-", "--model", "none")[2]
 
 
-def test_main__tells_a_warning_of_ours_without_its_line_of_code():
+def test_main__tells_a_warning_of_ours_once_and_without_its_line_of_code():
     script = """import warnings
 from qkprism import cli
-of_ours = compile("warnings.warn('few texts')", cli.__file__, "exec")
-cli.app = lambda: (exec(of_ours), warnings.warn("of others"))
+of_ours = compile("warnings.warn('few texts')\\n" * 2, cli.__file__, "exec")
+cli.app = lambda: (exec(of_ours, vars(cli)), warnings.warn("of others"))
 cli.main()"""
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
     assert told.startswith("Note: few texts\n<string>:")

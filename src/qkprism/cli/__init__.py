@@ -46,6 +46,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     warnings.formatwarning = in_words
+    warnings.filterwarnings("once", module="qkprism", append=True)  # heads and features have the same to say of texts
     try:
         app()
     except (
