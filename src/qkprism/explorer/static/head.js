@@ -61,9 +61,9 @@ function described(heads, facts, verdict, features) {
     })),
     ...features,
     ...(facts.tested.length ? tested(facts.tested) : []),
-    ...GROUPS.flatMap(([prefix, title]) => [el("h3", { text: title }), meters(scores, prefix)]),
-    el("h3", { text: "Where it attends most, in held-out text" }),
-    facts.strongest.length ? el("ol", { class: "strongest" }, ...facts.strongest.map(strong)) : el("p", { class: "hint", text: "No row is known." }),
+    ...GROUPS.flatMap(([prefix, title]) => meters(scores, prefix, title)),
+    ...(facts.strongest.length ? [el("h3", { text: "Where it attends most, in held-out text" }),
+      el("ol", { class: "strongest" }, ...facts.strongest.map(strong))] : []),
   ];
 }
 
@@ -88,14 +88,16 @@ function summary(scores) {
 /**
  * @param {{name: string, value: number|null}[]} scores
  * @param {string} prefix
+ * @param {string} title
  */
-function meters(scores, prefix) {
+function meters(scores, prefix, title) {
   const rows = scores.filter((one) => one.name.startsWith(prefix) && one.value !== null);
-  return el("dl", { class: "meters" }, ...rows.flatMap(({ name, value }) => [
+  if (!rows.length) return []; // no atlas is open
+  return [el("h3", { text: title }), el("dl", { class: "meters" }, ...rows.flatMap(({ name, value }) => [
     el("dt", { text: name.slice(prefix.length) }),
     el("dd", {}, el("span", { class: "amount", text: `${(100 * (value ?? 0)).toFixed(1)}%` }),
       el("span", { class: "meter", "aria-hidden": "true" }, el("span", { style: { width: `${100 * (value ?? 0)}%` } }))),
-  ]));
+  ]))];
 }
 
 /** @param {import("./source.js").Strong} row */
