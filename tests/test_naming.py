@@ -11,12 +11,14 @@ from qkprism.atlas import naming, shares
 from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.spans import NAMED, named_spans
 from qkprism.atlas.words import atlas_in_words
+from qkprism.cli.inputs import Loading
 from qkprism.core.metrics import MetricRoot
 from qkprism.core.projectors import span_projector
 from qkprism.core.row_split import REST
 from qkprism.models.rotation import Rotation
 from qkprism.subspaces import spaces
 from test_atlas import WORDS, surveyed, wrapped
+from test_cli import run  # noqa: F401
 from test_pipeline import contrast
 from tiny import one_thread  # noqa: F401
 
@@ -169,6 +171,16 @@ def test_named__only_what_beats_permuted_labels_is_offered():
             lead = float(row.terms[name][edge.key] - row.terms[name][edge.rival])
             assert (name in edge.lead_shares) == (abs(lead) > float(over.abs().max()))
             assert (name in edge.offered) == (name in edge.shares or name in edge.lead_shares)
+
+
+def test_explain_command__says_which_names_permuted_labels_have_too(run, monkeypatch, tmp_path):  # noqa: F811
+    named = explained(found(0), top=20)
+    monkeypatch.setattr(qk, "explain", lambda *_, **__: named)
+    monkeypatch.setattr(Loading, "load", lambda _: None)
+    code, out, _ = run("explain", WORDS, "--features", found(0).save(tmp_path / "run"))
+    passed_over = [edge for edge in named if edge.tried != edge.offered]
+    assert code == 0
+    assert " ".join(out.split()).count("permuted labels tell as much of this key") == len(passed_over) > 0
 
 
 def test_survey__with_features_says_what_they_rebuild_beside_permuted_labels():

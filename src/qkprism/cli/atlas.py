@@ -134,6 +134,8 @@ def explain(
     else:
         for number, edge in enumerate(found.edges, 1):
             print_item(f"{number}. ", edge.sentence)
+            if names := ", ".join(name for name in edge.tried if name not in edge.offered):
+                print_item("   ", f"{names}: permuted labels tell as much of this key, so it counts as unnamed.")
         _print_rebuilt(found)
         if features and not any(edge.tried for edge in found):
             typer.echo("None of the features that were given holds in these heads.")
