@@ -9,11 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from qkprism.errors import QKPrismError
-from qkprism.options import whole_number
-
-_SHOWN = 8
-
 
 @runtime_checkable
 class Tokenizer(Protocol):
@@ -49,20 +44,3 @@ def fitting(
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
-
-
-def require(fit: Sequence[str], words: Sequence[str], needed: int, *, what: str, advice: str) -> None:
-    """Refuse too few words, and name those that did not fit."""
-    if len(fit) >= needed:
-        return
-    message = f"{needed} {what} are needed and there are {len(set(words))}"
-    if bad := [word for word in dict.fromkeys(words) if word not in set(fit)]:
-        named = ", ".join(bad[:_SHOWN]) + (f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else "")
-        message += f", of which {len(fit)} are one token each for this tokenizer ({named} are not)"
-    raise QKPrismError(f"{message}; {advice}.")
-
-
-def check_sizes(**sizes: int) -> None:
-    """Refuse what is not a number of things."""
-    for name, size in sizes.items():
-        whole_number(size, name, 1)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from qkprism.contrasts.drawing import Roll, TemplateError, Values, Writer, placed, prompt_path, rolls
 from qkprism.contrasts.examples import Contrast, Example
-from qkprism.contrasts.fitting import Tokenizer, check_sizes, fitting
+from qkprism.contrasts.fitting import Tokenizer, fitting
 from qkprism.contrasts.markup import Text
 from qkprism.contrasts.templates import ORDER, Template, read_template
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
-from qkprism.options import Center, Frame, checked_seed
+from qkprism.options import Center, Frame, checked_seed, whole_number
 
 if TYPE_CHECKING:
     from qkprism.encoding import Chat
@@ -156,7 +156,8 @@ def task(
     phrasing    one of the template's named prompts; default the first
     values      another number of `places`, lists to be `shared` by contrasts and test, or other values of variables
     """
-    check_sizes(n_train=n_train, n_search=n_search, n_test=n_test)
+    for name, size in {"n_train": n_train, "n_search": n_search, "n_test": n_test}.items():
+        whole_number(size, name, 1)
     chosen = template if isinstance(template, Template) else read_template(template)
     chosen = chosen.phrased(phrasing).having(**values)
     fit, dropped = fitting_words(chosen, tokenizer)
