@@ -77,11 +77,11 @@ def metric() -> None:
     for name, heads in (("coreference", ["L9H4", "L15H6", "L15H7"]), ("induction", ["L17H3", "L17H4"])):
         task = qk.task(name, tokenizer=model.tokenizer, n_train=200, n_test=100)
         rows = {head: [] for head in heads}
-        for metric in ("raw", "contrast"):
-            features = qk.decompose(model, task.contrasts, heads=heads, metric=metric, progress=False)
+        recipes = {metric: qk.Recipe(metric=metric) for metric in ("raw", "contrast")}
+        for features in qk.decompose(model, task.contrasts, heads=heads, recipe=recipes, progress=False).values():
             effects = qk.intervene(model, task.test, features, progress=False)
             for row in effects.beats():
-                if row["control"] == "permuted" and row["feature"] == name:
+                if (row["control"], row["method"]) == ("permuted", features.choices.metric):
                     rows[str(row["head"])].append(row["advantage"] / row["error"])
         for head, found in rows.items():
             print(f"{name + ', ' + head:32}", *(f"{value:9.1f}" for value in found), flush=True)
@@ -94,14 +94,14 @@ def first() -> None:
     print(f"{'examples that begin with a key':32}", *(f"{head:>14}" for head in heads))
     for share in (0.0, 0.1, 0.5, 1.0):
         features = qk.decompose(model, repeated(160, share), heads=heads, progress=False)
-        found = {str(one.head): one for one in features}
-        row = (f"{found[head].ranks['heldout']:4}, t {found[head].t:5.1f}" for head in heads)
+        found = {str(one.head): one for one in features.values()}
+        row = (f"{found[head].rank_heldout:4}, t {float(found[head].spectrum.t[0]):5.1f}" for head in heads)
         print(f"{share:<32.0%}", *(f"{text:>14}" for text in row), flush=True)
 
 
 def repeated(n: int, share: float, seed: int = 0) -> qk.Contrast:
     rng, examples = random.Random(seed), []
-    nouns = sorted(words("things"))
+    nouns = sorted(words("objects"))
     for i in range(n):
         drawn = rng.sample(nouns, 8)
         begins = i < share * n

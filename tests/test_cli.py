@@ -165,7 +165,6 @@ BOXES = ["{place}/boxes.jsonl", "-m", "{place}/little"]
     ("arguments", "message"),
     [
         (["decompose", *BOXES, "--metric", "balanced"], "'balanced' is not a metric. Use raw or contrast."),
-        (["decompose", *BOXES, "--metric", "contrast"], "The contrast metric needs two or more contrasts"),
         (["decompose", *BOXES, "--rank", "3.5"], "'3.5' is not a rule for the rank"),
         (["decompose", *BOXES, "--rank", "-1"], "'-1' is not a rule for the rank"),
         (["decompose", *BOXES, "--rank", "9" * 5000], "is not a rule for the rank"),

@@ -94,7 +94,9 @@ def features_of(names, n_heads, null_from):
     found = {}
     for j, name in enumerate(names):
         for i in range(n_heads):
-            made = decompose_vector_sets({name: planted(120, d=8, seed=9 * i + j, null=i >= null_from)[0]})
+            made = decompose_vector_sets(
+                {name: planted(120, d=8, seed=9 * i + j, null=i >= null_from)[0]}, metric="raw"
+            )
             feature = replace(next(iter(made.values())), contrast=name, head=Head(0, i))
             found[name, feature.head] = feature
     return replace(made, features=found)

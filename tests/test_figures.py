@@ -544,7 +544,7 @@ def test_rank_figure__dots_without_held_out_or_balanced_rank(pair):
 
 def test_rank_figure__real_decomposition_of_one_contrast():
     vectors, _, _ = planted(200, d=8, rank=2)
-    fig = decompose_vector_sets({"only": vectors}, head="L4H3").plot()
+    fig = decompose_vector_sets({"only": vectors}, head="L4H3", metric="raw").plot()
     assert list(fig.layout.yaxis.ticktext) == ["L4H3"]
     assert not traces(fig, name="rank_own")
     assert "its own" not in note(fig, "caption")

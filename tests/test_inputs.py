@@ -81,7 +81,7 @@ def test_rank__numpy_integers_cut_like_integers():
     g = torch.Generator().manual_seed(0)
     feature = decompose_vectors(*(torch.randn(64, 4, generator=g) for _ in range(3)), rank=np.int64(2))
     assert feature.rank == 2
-    assert feature.choices == Choices(rank=2)
+    assert feature.choices == Choices(metric="contrast", rank=2)
     assert feature.with_rank(np.int32(1)).rank == 1
     one_sentence(lambda: feature.with_rank(2.5))
 

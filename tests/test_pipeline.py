@@ -233,9 +233,11 @@ def test_decompose__cuts_by_what_is_mostly_the_contrasts_own_and_says_what_it_us
     assert {(f.choices.rank, f.rank_rule) for f in both.values()} == {("own", "own")}
     spanned = [f for f in both.values() if f.head.layer]  # queries of the first have seen nothing yet
     assert all(f.rank == max(f.rank_balanced, f.rank_own) for f in spanned)
-    one = qk.decompose(model, contrast(60), progress=False)["L1H0"]
-    assert (one.choices.rank, one.rank_rule, one.rank) == ("own", "balanced", one.rank_balanced)
-    assert any("cut by the balanced rank" in note for note in one.notes)
+    alone = qk.decompose(model, contrast(60), progress=False)["L1H0"]
+    assert (alone.choices.metric, alone.rank_rule) == ("contrast", "own")
+    raw = qk.decompose(model, contrast(60), recipe=qk.Recipe(metric="raw"), progress=False)["L1H0"]
+    assert (raw.choices.rank, raw.rank_rule, raw.rank) == ("own", "balanced", raw.rank_balanced)
+    assert any("cut by the balanced rank" in note for note in raw.notes)
 
 
 def decompose_pair(model):
@@ -247,6 +249,14 @@ def test_decompose__warns_of_few_examples_in_the_contrast_metric():
     model = qk.load((tiny("llama", vocab_size=len(tokenizer)), tokenizer))
     with pytest.warns(UserWarning, match="Only .* effective examples for d_head 8: the contrast metric is noisy"):
         qk.decompose(model, {"a": contrast(10, seed=1), "b": contrast(10, seed=2)}, progress=False)
+
+
+def test_decompose__one_contrast_is_in_the_raw_metric_where_keys_do_not_span_their_space(model):
+    found = qk.decompose(model, contrast(2), progress=False)
+    assert found.choices.metric == "raw"
+    assert all(any("So the metric is raw" in note for note in f.notes) for f in found.values())
+    with pytest.raises(QKPrismError, match="do not span the key space"):
+        qk.decompose(model, contrast(2), recipe=qk.Recipe(metric="contrast"), progress=False)
 
 
 def test_marked__groups_reach_folds_and_nulls(model):
@@ -406,7 +416,6 @@ def test_find_heads__table_sorts_and_thresholds(model):
         ({"heads": []}, "No head was named"),
         ({"recipe": "mine"}, "'mine' is not a preset"),
         ({"recipe": qk.Recipe(reading="backwards")}, "'backwards' is not a reading"),
-        ({"recipe": qk.Recipe(metric="contrast")}, "needs two or more contrasts"),
         ({"encoding": qk.Encoding(chat=True)}, "chat template"),
         ({"encoding": qk.Encoding(max_length=4)}, "cuts off"),
     ],

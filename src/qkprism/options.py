@@ -46,19 +46,6 @@ def choice(value: Any, allowed: Sequence[Value], what: str) -> Value:
     return allowed[list(allowed).index(value)]  # type: ignore[arg-type]  # a plain string, whatever kind was given
 
 
-def resolve_metric(metric: str | None, n_contrasts: int) -> Metric:
-    """The metric that is used when none is asked for: `contrast` from two contrasts on, `raw` with one."""
-    if metric is None:
-        return "contrast" if n_contrasts > 1 else "raw"
-    chosen = choice(metric, METRICS, "a metric")
-    if chosen == "contrast" and n_contrasts < 2:
-        raise QKPrismError(
-            "The contrast metric needs two or more contrasts: with one there is nothing to be orthogonal to. "
-            "Use metric='raw', or decompose several contrasts in one call."
-        )
-    return chosen
-
-
 def either(values: Sequence[Any]) -> str:
     """Values as a sentence has them: a, b or c."""
     *others, last = map(str, values)

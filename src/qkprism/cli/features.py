@@ -50,7 +50,6 @@ from qkprism.options import (
     checked_seed,
     choice,
     either,
-    resolve_metric,
 )
 from qkprism.progress import part
 
@@ -101,7 +100,7 @@ def decompose(
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
     rank: Annotated[str | None, typer.Option(help=f"A number, {either(RULES)}.")] = None,
-    metric: Annotated[str | None, typer.Option(help="raw or contrast (default with two contrasts or more).")] = None,
+    metric: Annotated[str | None, typer.Option(help="contrast (default) or raw, the paper's.")] = None,
     reading: Annotated[str | None, typer.Option(help="Of twins: symmetric, paired or matched.")] = None,
     token: TokenOption = "last",
     chat: ChatOption = False,
@@ -135,7 +134,6 @@ def decompose(
     save = place_for(save, "features")
     contrasts = [source_named(name) for name in contrasts]
     check_sources(contrasts, "contrast")
-    resolve_metric(metric, len(contrasts))
     SETTINGS.hold(save)
     import qkprism as qk
     from qkprism.runs import remove_run

@@ -90,7 +90,7 @@ def decompose_layer(
     try:
         space = shared_space(moments, choices)
     except QKPrismError as error:
-        raise QKPrismError(f"{heads[0]} to {heads[-1]}: {error}") from error
+        raise type(error)(f"{heads[0]} to {heads[-1]}: {error}") from error
     found = []
     for name, of_contrast in moments.items():
         found.extend(_decompose_contrast(name, of_contrast, heads, scaling, space, choices, provenance or {}))
@@ -119,8 +119,6 @@ def shared_space(moments: Mapping[str, Moments], choices: Choices) -> Space:
     unlabelled = torch.zeros(len(kv), dtype=torch.bool)
     if choices.metric == "raw":
         metric = identity_like(within)
-        if len(every) == 1:
-            notes.append("One contrast: raw metric, in which directions depend on the head's coordinates.")
         if choices.rank == "own":
             notes.append(
                 "Raw metric: what is a contrast's own cannot be told, so features are cut by the balanced rank."

@@ -34,6 +34,10 @@ NOTHING = 1e-10  # the size of differences, and of noise within cells, that are 
 Matrix = Float64[Tensor, "*batch d_head d_head"]
 
 
+class UnspannedError(QKPrismError):
+    """Keys that do not span their space have no contrast metric."""
+
+
 @dataclass(frozen=True)
 class MetricRoot:
     """A metric M = R R^T by a factor R and its inverse: any factor will do, they differ by a rotation."""
@@ -131,9 +135,9 @@ def contrast_metric(
     The second is differences of all contrasts and noise, by which `own` is measured; T has the signal in it.
     """
     if bool(is_singular(within).any()):
-        raise QKPrismError(
-            "The marked keys do not span the head's key space (too few examples), so the contrast metric is not "
-            "defined. Give more examples, or use metric='raw'."
+        raise UnspannedError(
+            "The marked keys do not span the head's key space (too few examples, or too few words in the first layer), "
+            "so the contrast metric is not defined. Give more, leave the head out, or use metric='raw'."
         )
     shares = contrast_shares(differences, within)
     pooled = torch.stack(shares).sum(0)

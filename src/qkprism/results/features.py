@@ -20,12 +20,13 @@ from torch import Tensor
 from qkprism.core.decomposition import decompose_layer
 from qkprism.core.evidence import LEVEL, Count, count_found, q_values
 from qkprism.core.feature import Choices, Feature, Gap, Spectrum
+from qkprism.core.metrics import UnspannedError
 from qkprism.core.moments import Moments, pack, unpack
 from qkprism.core.projectors import Joint, joint_projectors, overlap, stretch_notes, stretch_of
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
-from qkprism.options import Center, Rank, resolve_metric
+from qkprism.options import METRICS, Center, Rank, choice
 from qkprism.runs import of_another_version, read_run, write_run
 
 if TYPE_CHECKING:
@@ -68,21 +69,44 @@ class Features(Mapping[tuple[str, Head], Feature]):
         provenance: Mapping[str, Any] | None = None,
         *,
         encoding: Encoding = Encoding(),  # noqa: B008  (it is frozen)
+        else_raw: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> Features:
         """Decompose moments; `progress` is told the number of heads done.
 
-        What the provenance notes of a contrast's examples stands in its features too.
+        What the provenance notes of a contrast's examples stands in its features too. With `else_raw` all is in the
+        raw metric, and a note says so, where the keys of some layer do not span its space.
         """
+        try:
+            return cls._decomposed(layers, choices, provenance or {}, encoding, progress)
+        except UnspannedError as error:
+            if not else_raw:
+                raise
+            raw = cls._decomposed(layers, replace(choices, metric="raw"), provenance or {}, encoding, progress)
+            return raw.noted(f"{error} So the metric is raw, in which permuted labels move nearly as much.")
+
+    @classmethod
+    def _decomposed(
+        cls,
+        layers: Mapping[int, LayerMoments],
+        choices: Choices,
+        provenance: Mapping[str, Any],
+        encoding: Encoding,
+        progress: Callable[[int], None] | None,
+    ) -> Features:
         found: list[Feature] = []
         for layer in layers.values():
             found.extend(decompose_layer(layer.moments, layer.heads, layer.scaling, choices, provenance))
             if progress:
                 progress(len(layer.heads))
-        noted = {name: _noted(provenance or {}, name) for name in _names(layers)}
+        noted = {name: _noted(provenance, name) for name in _names(layers)}
         found = [replace(f, notes=(*f.notes, *noted[f.contrast])) for f in found]
         ordered = {(f.contrast, f.head): f for name in noted for f in found if f.contrast == name}
-        return cls(ordered, layers, choices, provenance or {}, encoding)
+        return cls(ordered, layers, choices, provenance, encoding)
+
+    def noted(self, note: str) -> Features:
+        """The same features, each with one more note."""
+        return replace(self, features={key: replace(f, notes=(*f.notes, note)) for key, f in self.features.items()})
 
     def __getitem__(self, key: tuple[str, HeadLike] | HeadLike) -> Feature:
         name, head = self._key(key)
@@ -162,7 +186,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
 
     def with_metric(self, metric: str) -> Features:
         """The same contrasts decomposed in another metric."""
-        return self._again(replace(self.choices, metric=resolve_metric(metric, len(self.contrasts))))
+        return self._again(replace(self.choices, metric=choice(metric, METRICS, "a metric")))
 
     def with_center(self, center: Center | Mapping[str, Center]) -> Features:
         """The same contrasts with or without centring: one choice for all, or one for each contrast."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain
 from operator import itemgetter
 
@@ -104,11 +104,7 @@ class Sums:
 
     def _decompose(self, layers: Mapping[int, LayerMoments]) -> Features:
         """In the contrast metric; where a layer among them does not span its space, in the raw one."""
-        decompose = partial(Features.from_moments, layers, provenance=self.provenance, encoding=self.encoding)
-        try:
-            return decompose(self.choices)
-        except QKPrismError:
-            return decompose(replace(self.choices, metric="raw"))
+        return Features.from_moments(layers, self.choices, self.provenance, encoding=self.encoding, else_raw=True)
 
 
 def first_pass(

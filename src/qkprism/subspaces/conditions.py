@@ -47,7 +47,6 @@ CONDITIONAL: Method = "conditional"
 PROJECTING = METHODS[:3]
 Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
 DRAWS = 10
-_ALONE = "the contrast metric needs two or more contrasts"
 ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
 
 
@@ -194,8 +193,7 @@ def named_methods(wanted: Sequence[str]) -> tuple[Method, ...]:
 def why_not(features: Features, method: Method, *, swaps: bool) -> str | None:
     """Why features cannot be edited by a method, in a sentence; None if they can."""
     if method == "contrast" and features.choices.metric != "contrast":
-        several = "features.with_metric('contrast') has the other" if len(features.contrasts) > 1 else _ALONE
-        return f"these features are in the raw metric: {several}."
+        return "these features are in the raw metric: features.with_metric('contrast') has the other."
     if method != CONDITIONAL:
         return None
     if not swaps:

@@ -23,6 +23,7 @@ from qkprism.errors import QKPrismError
 from qkprism.models.model import Model
 from qkprism.notes import Note, warn_of
 from qkprism.options import (
+    METRICS,
     PRESETS,
     READINGS,
     Center,
@@ -33,7 +34,6 @@ from qkprism.options import (
     checked_seed,
     choice,
     either,
-    resolve_metric,
     show,
 )
 from qkprism.progress import bar
@@ -57,8 +57,8 @@ class Recipe:
     center      `query` (ours) takes the mean query off: what depends on the query. `none` keeps what the head likes
                 whatever the query says
     reading     how twins are read: symmetric (ours), paired or matched; for contrasts without twins leave it out
-    metric      `contrast` (ours from two contrasts on) makes features orthogonal where contrasts are independent; `raw`
-                is the head's own coordinates, and the only one for a single contrast
+    metric      `contrast` (ours) does not depend on the head's coordinates, and makes features orthogonal where
+                contrasts are independent; `raw` is those coordinates, and ours where keys do not span the key space
     rank        a number, or a rule: own (ours), balanced, energy or heldout; features can be cut anew later
     contrasts   picks and names contrasts: {"order": "fixed"} decomposes the contrast `fixed` as `order`; all by default
     """
@@ -89,10 +89,11 @@ class Recipe:
             raise QKPrismError("A recipe needs at least one contrast.")
         return chosen
 
-    def choices(self, n_contrasts: int, seed: int) -> Choices:
-        """What is chosen for that many contrasts."""
+    def choices(self, seed: int) -> Choices:
+        """What is chosen, by the preset where nothing else is said."""
         paper = self.preset is not None
-        metric = resolve_metric("raw" if paper and self.metric is None else self.metric, n_contrasts)
+        usual = "raw" if paper else "contrast"
+        metric = choice(usual if self.metric is None else self.metric, METRICS, "a metric")
         rank = ("energy" if paper else "own") if self.rank is None else self.rank
         return Choices(center=self.center or ("none" if paper else "query"), metric=metric, rank=rank, seed=seed)
 
@@ -244,13 +245,17 @@ def _decompose(
     with bar(len(source.heads) * len(recipes), "heads", progress) as tick:
         for name, job in jobs.items():
             layers = layer_moments(source.layers, job.readings, sums)
-            if job.choices.metric == "contrast" and (
-                few := few_examples([*next(iter(layers.values())).moments.values()])
-            ):
-                warnings.warn(few, stacklevel=3)
             features[name] = Features.from_moments(
-                layers, job.choices, provenance[name], encoding=source.encoding, progress=tick
+                layers,
+                job.choices,
+                provenance[name],
+                encoding=source.encoding,
+                else_raw=job.else_raw,
+                progress=tick,
             )
+            few = few_examples([*next(iter(layers.values())).moments.values()])
+            if job.choices.metric == "contrast" and few and not job.else_raw:  # there the note is enough
+                warnings.warn(few, stacklevel=3)
     return features
 
 
@@ -261,6 +266,7 @@ class _Job:
     readings: Mapping[str, ContrastReading]
     choices: Choices
     twins: Reading | None  # how the recipe wants twins to be read, if it says so
+    else_raw: bool  # the raw metric will do where there is no other
 
     @classmethod
     def of(cls, recipe: Recipe, source: Source, seed: int) -> _Job:
@@ -274,7 +280,8 @@ class _Job:
                 f"reading={recipe.reading!r} is of twins, and the examples of {', '.join(map(repr, readings))} have "
                 "none. Leave reading out, or give every example a twin."
             )
-        return cls(readings, recipe.choices(len(picked), seed), recipe.reading)
+        else_raw = recipe.metric is None and recipe.preset is None and len(picked) == 1
+        return cls(readings, recipe.choices(seed), recipe.reading, else_raw)
 
     def check_possible(self, outlines: Mapping[str, Outline], layers: Mapping[int, Site]) -> None:
         """Refuse before the pass what would fail after it."""
@@ -288,7 +295,7 @@ class _Job:
                     "(examples with the same text are one group). Give more examples, or choose another rank."
                 )
         freedom = sum(outlines[contrast].freedom for contrast, _ in self.readings.values())
-        if self.choices.metric == "contrast" and freedom < max(d_heads):
+        if self.choices.metric == "contrast" and not self.else_raw and freedom < max(d_heads):
             raise QKPrismError(
                 f"The marked keys of all examples do not span the key space of d_head {max(d_heads)} (too few "
                 "examples), so the contrast metric is not defined. Give more examples, or use Recipe(metric='raw')."
