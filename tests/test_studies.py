@@ -329,7 +329,7 @@ def test_summary__is_what_the_parts_say(made):
         moved = found.effects.value("shift", head=head, feature="order")[0]
         still = found.effects.value("shift", head=head, control="none")[0]
         assert row["order_shift"] == pytest.approx(moved - still)
-        at = found.attributions.heads.index(str(head)), found.attributions.terms.index("lexical")
+        at = found.attributions.heads.index(head), found.attributions.terms.index("lexical")
         assert row["lexical_gap"] == pytest.approx(float(found.attributions.values["gap"][at]))
         assert row["accuracy_all"] <= row["accuracy"]
     overlap = found.mechanisms.overlaps()

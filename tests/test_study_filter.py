@@ -183,7 +183,7 @@ def test_filter__tables_agree_with_the_plain_computation(run):
     head, test, train = scope.features.heads[-1], scope.test, scope.train
     assert head.layer == 1  # in the first layer all queries are one
     feature = scope.compared["pooled", head]
-    ours, theirs = (feature.key_coordinates(own.key[str(head)]) for own in (train, test))
+    ours, theirs = (feature.key_coordinates(own.key[head]) for own in (train, test))
     labels = [torch.tensor([scope.categories.index(c) for c in own.labels["category"]]) for own in (train, test)]
     centroids = torch.stack([ours[labels[0] == c].mean(0) for c in range(5)])
     right = (torch.cdist(theirs, centroids).argmin(1) == labels[1]).double().mean()
@@ -204,7 +204,7 @@ def test_separation__errors_are_over_items_and_copies_are_no_neighbours(run):
     assert {item for item in items if labels[items.index(item)] == "fruits"} <= set(words("fruits"))
     assert not set(items) & set(scope.train.labels["item"])
     feature = scope.compared["pooled", head]
-    ours, theirs = (feature.key_coordinates(own.key[str(head)]) for own in (scope.train, test))
+    ours, theirs = (feature.key_coordinates(own.key[head]) for own in (scope.train, test))
     number = [torch.tensor([scope.categories.index(c) for c in own.labels["category"]]) for own in (scope.train, test)]
     centroids = torch.stack([ours[number[0] == c].mean(0) for c in range(5)])
     right = (torch.cdist(theirs, centroids).argmin(1) == number[1]).double()
@@ -228,7 +228,7 @@ def test_separation__errors_are_over_items_and_copies_are_no_neighbours(run):
 def test_filter__the_map_of_categories_is_that_of_edited_keys(run):
     scope = run[2].scopes["five"]
     test, head = scope.test, scope.features.heads[0]
-    key, query = test.key[str(head)].double(), test.query[str(head)].double()
+    key, query = test.key[head].double(), test.query[head].double()
     p, scaling = span_projector([scope.compared["pooled", head]]), scope.features.layers[head.layer].scaling
     labels, asked = test.labels["category"], test.query_labels("category")
     shifts = {}
