@@ -22,9 +22,9 @@ INTRODUCTION = """# Commands
 Results go to standard output; progress and notes go to standard error. With `--json` standard output is one JSON
 document. Tables are as wide as the terminal, 80 columns in a pipe; `--wide` shows all columns. `NO_COLOR` is heeded.
 
-Commands that write a folder can be stopped and started again: the same command goes on. In passes through a model that
-are kept (`decompose`, `intervene`, `atlas`, the shelf and the studies) Ctrl-C finishes what is begun, saves and says so;
-a second Ctrl-C stops at once. Elsewhere it stops at once, and what was finished is kept. Two processes cannot write one
+Commands that write a folder can be stopped and started again: the same command goes on. In passes through a model
+that are kept (`decompose`, `intervene`, `atlas`, the shelf, the studies) Ctrl-C finishes what is begun, saves and says
+so; a second Ctrl-C stops at once. Elsewhere it stops at once, and what was finished is kept. Two processes cannot write one
 folder.
 
 This page is written by `python tests/commands_page.py`. A test fails when it is stale.
