@@ -24,8 +24,8 @@ document. Tables are as wide as the terminal, 80 columns in a pipe; `--wide` sho
 
 Commands that write a folder can be stopped and started again: the same command goes on. In passes through a model
 that are kept (`decompose`, `intervene`, `atlas`, the shelf, the studies) Ctrl-C finishes what is begun, saves and says
-so; a second Ctrl-C stops at once. Elsewhere it stops at once, and what was finished is kept. Two processes cannot write one
-folder.
+so; a second Ctrl-C stops at once. Elsewhere it stops at once, and what was finished is kept. Two processes cannot write
+one folder.
 
 This page is written by `python tests/commands_page.py`. A test fails when it is stale.
 """
