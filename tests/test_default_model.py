@@ -50,7 +50,7 @@ def test_decompose__finds_a_wide_and_narrow_features(features):
     assert 1 <= narrow.rank_heldout <= 5
     for feature in (wide, narrow, features["boxes", "L23H2"]):
         assert feature.spectrum.t[0] > 8
-        assert feature.strengths[0] > 3 * feature.spectrum.null_high[0]
+        assert feature.strengths[0] > 1.5 * feature.spectrum.null_high[0]
         assert feature.logit_gap.total > 5 * feature.logit_gap.error
         assert feature.logit_gap.match > 0.7 * feature.logit_gap.total
 

@@ -118,7 +118,7 @@ def test_what_if__mistakes_are_sentences() -> None:
         (Wish(HEAD, 15, 9, 20), {**PART, "part": "match"}, "does not see token 20"),
         (Wish(Head(9, 9), 32, 9, 20), ALL, "is not in"),
         (Wish(HEAD, 32, 9, 10**6), ALL, "no token 1000000"),
-        (Wish(HEAD, 32, 9, 20, "conditional"), ALL, "contrast metric"),
+        (Wish(HEAD, 32, 9, 20, "conditional"), ALL, "needs twins"),
         (Wish(HEAD, 32, 9, 20, "conditional"), {**PART, "part": "match"}, "no conditional exchange"),
     ):
         with pytest.raises(qk.QKPrismError, match=said):

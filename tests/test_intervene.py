@@ -703,7 +703,7 @@ def test_continuation__skips_run_only_what_an_edit_changes_and_leave_no_trace():
     begun.logits(ablate_first_head, [1])
     begun.logits(ablate_first_head)
     assert ran[6:] == [0, 1, 2, 3] * 2
-    assert len(begun.known) == 1
+    assert len(begun.noted) == 1
     assert not any("forward" in vars(block) for block in model.hf.model.layers)
     with pytest.raises(ValueError, match="stop here"):
         begun.logits(raise_there, [2])
