@@ -1,7 +1,8 @@
-"""What passes for evidence? Three tables of the docs on controls, metrics and marks.
+"""What passes for evidence? Four tables on controls, metrics and marks.
 
     python benchmarks/evidence.py noise      how often features of noise beat each control (planted data, a minute)
     python benchmarks/evidence.py metric     errors above permuted labels, raw beside contrast metric (default model)
+    python benchmarks/evidence.py truth      both metrics against prompts that really changed (default model)
     python benchmarks/evidence.py first      what keys on the first token hide (default model)
 
 Features of noise are those of sides dealt at random: whatever a control lets them beat is no test.
@@ -87,6 +88,27 @@ def metric() -> None:
             print(f"{name + ', ' + head:32}", *(f"{value:9.1f}" for value in found), flush=True)
 
 
+def truth() -> None:
+    """Features of one contrast from 150 and from 300 examples: the logit error that a swap leaves, and the part's."""
+    model, heads = qk.load("smollm2"), ["L9H2", "L9H4", "L15H6", "L15H7"]
+    print(f"{'examples, head':20}", *(f"{name:>24}" for name in ("swap: raw, contrast", "part: raw, contrast")))
+    for n in (150, 300):
+        task = qk.task("coreference", tokenizer=model.tokenizer, n_train=n, n_test=100)
+        recipes = {metric: qk.Recipe(metric=metric) for metric in ("raw", "contrast")}
+        sets = qk.decompose(model, task.contrasts, heads=heads, recipe=recipes, progress=False)
+        pairs = {"coreference": task.counterfactuals(task.factors[0])}
+        found = {
+            (str(check.head), check.method): check
+            for check in qk.validate(model, pairs, sets, progress=False).checks
+            if check.features == check.method
+        }
+        for head in heads:
+            checks = [found[head, metric] for metric in ("raw", "contrast")]
+            swaps = ", ".join(f"{check.logit:.2f}" for check in checks)
+            parts = ", ".join(f"{abs(check.part_error / check.true_part):.0%}" for check in checks)
+            print(f"{f'{n}, {head}':20} {swaps:>24} {parts:>24}", flush=True)
+
+
 def first() -> None:
     """Repeated words: the key is where the last word stands earlier; in a share of the texts a key comes first."""
     model = qk.load("smollm2")
@@ -117,5 +139,5 @@ def repeated(n: int, share: float, seed: int = 0) -> qk.Contrast:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("table", choices=["noise", "metric", "first"])
+    parser.add_argument("table", choices=["noise", "metric", "truth", "first"])
     globals()[parser.parse_args().table]()

@@ -1,6 +1,7 @@
 """From texts to features on tiny models: the streaming result equals brute force, however it is batched."""
 
 import gc
+import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -233,7 +234,7 @@ def test_decompose__cuts_by_what_is_mostly_the_contrasts_own_and_says_what_it_us
     assert {(f.choices.rank, f.rank_rule) for f in both.values()} == {("own", "own")}
     spanned = [f for f in both.values() if f.head.layer]  # queries of the first have seen nothing yet
     assert all(f.rank == max(f.rank_balanced, f.rank_own) for f in spanned)
-    alone = qk.decompose(model, contrast(60), progress=False)["L1H0"]
+    alone = qk.decompose(model, contrast(80), progress=False)["L1H0"]
     assert (alone.choices.metric, alone.rank_rule) == ("contrast", "own")
     raw = qk.decompose(model, contrast(60), recipe=qk.Recipe(metric="raw"), progress=False)["L1H0"]
     assert (raw.choices.rank, raw.rank_rule, raw.rank) == ("own", "balanced", raw.rank_balanced)
@@ -251,10 +252,20 @@ def test_decompose__warns_of_few_examples_in_the_contrast_metric():
         qk.decompose(model, {"a": contrast(10, seed=1), "b": contrast(10, seed=2)}, progress=False)
 
 
-def test_decompose__one_contrast_is_in_the_raw_metric_where_keys_do_not_span_their_space(model):
-    found = qk.decompose(model, contrast(2), progress=False)
+def test_decompose__one_contrast_of_few_examples_is_in_the_raw_metric(model):
+    found = qk.decompose(model, contrast(20), progress=False)
     assert found.choices.metric == "raw"
-    assert all(any("So the metric is raw" in note for note in f.notes) for f in found.values())
+    assert all(any(note.startswith("Raw metric, in which") for note in f.notes) for f in found.values())
+
+
+def test_decompose__one_contrast_is_in_the_raw_metric_where_keys_do_not_span_their_space(model):
+    ends = [f"{a}{b}" for a in "abcdefghij" for b in "klmnopqr"]
+    same = tuple(Example.parse(f"In Box [+A], in Box [-B]. So {end} in [?Box]") for end in ends)
+    with unchecked(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = qk.decompose(model, Contrast("same", same), heads=["L0H0"], progress=False)
+    assert found.choices.metric == "raw"
+    assert any("So the metric is raw" in note for note in found["L0H0"].notes)
     with pytest.raises(QKPrismError, match="do not span the key space"):
         qk.decompose(model, contrast(2), recipe=qk.Recipe(metric="contrast"), progress=False)
 

@@ -13,7 +13,7 @@ from qkprism.cli.reports import keep_and_write
 from qkprism.files import path_of
 
 TASK = "coreference"
-HEADS, SEARCHED, EXAMPLES, SHOWN = 4, 80, 150, 24
+HEADS, SEARCHED, EXAMPLES, SHOWN = 4, 80, 300, 24
 PROMPT = "Last week my sister Emma called David about the house because he"
 ANSWER = "David"
 

@@ -83,8 +83,13 @@ def held_features(features: Features) -> Features:
 
 
 def head_subspaces(features: Features, head: Head) -> dict[str, list[Subspace]]:
-    """Of each contrast its subspace, with the projector along the others of its call, then those of permuted labels."""
-    method: Method = "contrast" if features.choices.metric == "contrast" else "raw oblique"
+    """Of each contrast its subspace, with the projector along the others of its call, then those of permuted labels.
+
+    One contrast has no others. Its projector is orthogonal: that of its metric knows the marked keys alone, and makes
+    much of any other key's noise.
+    """
+    several = features.choices.metric == "contrast" and len(features.contrasts) > 1
+    method: Method = "contrast" if several else "raw oblique"
     groups = {name: [name] for name in features.contrasts}
     spaces = layer_conditions(features, head.layer, [method], heads=[head], draws=0, whole=False, groups=groups)[head]
     found: dict[str, list[Subspace]] = {name: [] for name in groups}

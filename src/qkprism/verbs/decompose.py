@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, overload
 
@@ -58,7 +58,8 @@ class Recipe:
                 whatever the query says
     reading     how twins are read: symmetric (ours), paired or matched; for contrasts without twins leave it out
     metric      `contrast` (ours) does not depend on the head's coordinates, and makes features orthogonal where
-                contrasts are independent; `raw` is those coordinates, and ours where keys do not span the key space
+                contrasts are independent; `raw` is those coordinates, and ours for one contrast of few examples (fewer
+                than 4 a dimension of a head) or whose keys do not span the key space
     rank        a number, or a rule: own (ours), balanced, energy or heldout; features can be cut anew later
     contrasts   picks and names contrasts: {"order": "fixed"} decomposes the contrast `fixed` as `order`; all by default
     """
@@ -97,6 +98,9 @@ class Recipe:
         rank = ("energy" if paper else "own") if self.rank is None else self.rank
         return Choices(center=self.center or ("none" if paper else "query"), metric=metric, rank=rank, seed=seed)
 
+
+ENOUGH = 4  # examples a dimension of a head: with half of it the metric of one contrast is too noisy to be the default
+_THIN = "Raw metric, in which permuted labels move nearly as much: with {} examples one contrast has its own metric."
 
 Named = Recipe | Preset  # a recipe, or the name of a preset
 _TWINS = ", ".join(READINGS[1:])
@@ -245,16 +249,19 @@ def _decompose(
     with bar(len(source.heads) * len(recipes), "heads", progress) as tick:
         for name, job in jobs.items():
             layers = layer_moments(source.layers, job.readings, sums)
+            moments = [*next(iter(layers.values())).moments.values()]
+            thin = job.else_raw and moments[0].n_effective < ENOUGH * moments[0].d_head
             features[name] = Features.from_moments(
                 layers,
-                job.choices,
+                replace(job.choices, metric="raw") if thin else job.choices,
                 provenance[name],
                 encoding=source.encoding,
                 else_raw=job.else_raw,
                 progress=tick,
             )
-            few = few_examples([*next(iter(layers.values())).moments.values()])
-            if job.choices.metric == "contrast" and few and not job.else_raw:  # there the note is enough
+            if thin:
+                features[name] = features[name].noted(_THIN.format(ENOUGH * moments[0].d_head))
+            elif job.choices.metric == "contrast" and (few := few_examples(moments)) and not job.else_raw:
                 warnings.warn(few, stacklevel=3)
     return features
 
