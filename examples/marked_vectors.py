@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import qkprism as qk
+from qkprism.capture.passes import LabelCell, cell_of
 from qkprism.models.encoding import encode
 
 BOXES = Path(__file__).parent / "boxes.jsonl"
@@ -34,23 +35,33 @@ class Marks:
     query: Tensor  # [example]
     positive: Tensor  # [example, key]
     negative: Tensor  # [example, key]
+    positive_label: Tensor  # [example, key]: keys with the same labels have the same number
+    negative_label: Tensor  # [example, key]
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, contrast: qk.Contrast) -> Marks:
         """Of a contrast whose examples have equally many keys."""
         texts = [example.text for example in encode(tokenizer, contrast)]
         rows = [torch.tensor(text.ids) for text in texts]
+        cells: dict[LabelCell, int] = {}
+
+        def labels(positive: bool) -> Tensor:
+            sides = [[cell_of(key.labels) for key in text.keys if key.positive == positive] for text in texts]
+            return torch.tensor([[cells.setdefault(cell, len(cells)) for cell in side] for side in sides])
+
         return cls(
             torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
             torch.tensor([text.query for text in texts]),
             torch.tensor([text.positive for text in texts]),
             torch.tensor([text.negative for text in texts]),
+            labels(positive=True),
+            labels(positive=False),
         )
 
     @property
     def places(self) -> dict[str, Tensor]:
-        """What `VectorSource` takes: the positions of queries and keys."""
-        return {"query": self.query, "positive": self.positive, "negative": self.negative}
+        """What `VectorSource` takes: the positions of queries and keys, and which keys differ by noise only."""
+        return {name: value for name, value in vars(self).items() if name != "ids"}
 
 
 def tiny_llama(folder: Path, contrast: qk.Contrast) -> Path:
