@@ -170,7 +170,7 @@ def test_kill__same_command_goes_on_to_the_identical_files(place, tmp_path, name
 
 @pytest.mark.parametrize("name", ["intervene", "shelf", "binding"])
 def test_kill__no_pass_is_run_again_that_was_kept(place, tmp_path, name):
-    """Also within a part: passes before the kill are read, not run."""
+    """Also within a part: chunks before the kill are read, not run. A chunk of these sizes has one pass or two."""
     arguments = command(name, place)
     code, told = attempt(arguments, tmp_path / "whole")
     assert code == 0, told
@@ -183,5 +183,5 @@ def test_kill__no_pass_is_run_again_that_was_kept(place, tmp_path, name):
         code, told = attempt(arguments, save)
         assert code == 0, told
         _, again = json.loads((tmp_path / "points.json").read_text())
-        assert again == passes - before + 1, f"{name}, killed before {before} of {passes}"
+        assert again - (passes - before + 1) in (0, 1), f"{name}, killed before {before} of {passes}"
         assert digests(save) == digests(tmp_path / "whole")

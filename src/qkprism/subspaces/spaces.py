@@ -47,7 +47,7 @@ class Spaces(Result, kind="spaces"):
         found = {head: head_subspaces(held, head) for head in wanted}
         columns, ranks = {}, {}
         for name in features.contrasts:
-            bases = [[basis_of(space.basis) for space in found[head][name]] for head in wanted]
+            bases = [[_orthonormal(space.basis) for space in found[head][name]] for head in wanted]
             nothing = torch.zeros(next(iter(features.values())).d_head, 0).double()
             columns[name] = torch.cat([nothing, *(basis for of_head in bases for basis in of_head)], 1).half()
             sizes = [[basis.shape[1] for basis in of_head] for of_head in bases]
@@ -98,6 +98,12 @@ def head_subspaces(features: Features, head: Head) -> dict[str, list[Subspace]]:
             if condition.control == kind:
                 found[condition.feature].append(spaces.subspace(place))
     return found
+
+
+def _orthonormal(columns: Float[Tensor, "d column"]) -> Tensor:
+    """Independent columns made orthonormal one after another: unlike singular vectors these do not turn by rounding."""
+    basis, triangle = torch.linalg.qr(columns)
+    return basis * triangle.diagonal().sign()
 
 
 def basis_of(matrix: Float[Tensor, "d column"]) -> Tensor:
