@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import subprocess
 import sys
 import tarfile
@@ -38,7 +40,9 @@ def use(dist: Path) -> None:
         assert "L" in said(folder, command(), *HEADS)
         assert "L17H3" in said(folder, command(), *DECOMPOSE)
         assert "L17H3" in said(folder, command(), "show", "run")
-        assert "L17H3" in (Path(folder) / "run" / "report.html").read_text()
+        page = (Path(folder) / "run" / "report.html").read_text()
+        data = page.partition('<script type="application/gzip" id="data">')[2].partition("</script>")[0]
+        assert b"L17H3" in gzip.decompress(base64.b64decode(data))
     print(f"qkprism {stated}: wheel and sdist are whole, and the wheel works outside the repository.")
 
 
