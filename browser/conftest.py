@@ -70,11 +70,13 @@ def little(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]
 
 @pytest.fixture(scope="session")
 def bound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The same with two runs: `twins` has sums by the order of keys, `one` has not."""
+    """The same with two runs: `twins` is in the contrast metric, `one` in the raw one."""
     folder = tmp_path_factory.mktemp("bound")
     contrasts = binding_prompts("boxes", 3, n_train=40, n_test=1).contrasts
-    for name, some in (("twins", contrasts), ("one", {"lexical": contrasts["lexical"]})):
-        qk.decompose(explained()[0], some, heads=["L1H2"], recipe=qk.Recipe(rank=2), progress=False).save(folder / name)
+    for name, metric in (("twins", "contrast"), ("one", "raw")):
+        recipe = qk.Recipe(rank=2, metric=metric)
+        features = qk.decompose(explained()[0], contrasts, heads=["L1H2"], recipe=recipe, progress=False)
+        features.save(folder / name)
     with exploring(folder, "twins", "one") as (address, _):
         yield address
 

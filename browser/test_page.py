@@ -133,7 +133,7 @@ def test_browser__the_conditional_swap_is_chosen_where_it_is_possible_and_else_t
     assert state_of(page)["kind"] == "conditional"
     assert page.locator(".whatif .computed").text_content() != said
     for what, why in (
-        ("run:one", "needs twins"),
+        ("run:one", "needs features in the contrast metric"),
         ("part:salience", "a part of a logit has no"),
     ):
         page.select_option("#edit-what", what)
