@@ -1,7 +1,7 @@
 """The pictures of the docs, in both themes: python browser/screenshots.py RUN...
 
-Name runs relatively, since the pictures show their names: in a folder after `qkprism decompose coreference --top 4
---save runs/coreference`, give runs/coreference.
+Name runs relatively, since the pictures show their names: in a folder after `qkprism decompose boxes --top 4 --save
+runs/boxes`, give runs/boxes.
 
 The explorer is served as for anybody and looked at in chromium; each view is saved as docs/_static/NAME-THEME.png.
 """
@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 from playwright.sync_api import sync_playwright
 
 PLACE = Path(__file__).parent.parent / "docs" / "_static"
-TEXT = "Last week my sister Emma called David about the house because he"
-HEAD = "L15H7"
+TEXT = "The cat is in box A, the coin is in box B. The cat is in box"
+HEAD = "L18H6"
 WIDTH, HEIGHT, SCALE = 1000, 1000, 0.68
 TAKEN = {"text": TEXT, "head": HEAD, "part": "match", "kind": "ablate"}
 VIEWS = {
