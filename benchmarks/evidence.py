@@ -1,9 +1,8 @@
-"""What passes for evidence? Four tables on controls, metrics and marks.
+"""What passes for evidence? Three tables on controls and metrics.
 
     python benchmarks/evidence.py noise      how often features of noise beat each control (planted data, a minute)
     python benchmarks/evidence.py metric     errors above permuted labels, raw beside contrast metric (default model)
     python benchmarks/evidence.py truth      both metrics against prompts that really changed (default model)
-    python benchmarks/evidence.py first      what keys on the first token hide (default model)
 
 Features of noise are those of sides dealt at random: whatever a control lets them beat is no test.
 """
@@ -11,7 +10,6 @@ Features of noise are those of sides dealt at random: whatever a control lets th
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,7 +21,6 @@ import qkprism as qk
 from one_head import decompose_vector_sets
 from plain_vectors import intervene_vectors
 from planted import Lock, basis_change
-from qkprism.contrasts.words import words
 from qkprism.subspaces.conditions import PROJECTING
 from qkprism.subspaces.intervention import Attending
 
@@ -109,35 +106,7 @@ def truth() -> None:
             print(f"{f'{n}, {head}':20} {swaps:>24} {parts:>24}", flush=True)
 
 
-def first() -> None:
-    """Repeated words: the key is where the last word stands earlier; in a share of the texts a key comes first."""
-    model = qk.load("smollm2")
-    heads = ["L8H1", "L15H6", "L15H7"]
-    print(f"{'examples that begin with a key':32}", *(f"{head:>14}" for head in heads))
-    for share in (0.0, 0.1, 0.5, 1.0):
-        features = qk.decompose(model, repeated(160, share), heads=heads, progress=False)
-        found = {str(one.head): one for one in features.values()}
-        row = (f"{found[head].rank_heldout:4}, t {float(found[head].spectrum.t[0]):5.1f}" for head in heads)
-        print(f"{share:<32.0%}", *(f"{text:>14}" for text in row), flush=True)
-
-
-def repeated(n: int, share: float, seed: int = 0) -> qk.Contrast:
-    rng, examples = random.Random(seed), []
-    nouns = sorted(words("objects"))
-    for i in range(n):
-        drawn = rng.sample(nouns, 8)
-        begins = i < share * n
-        right, wrong = rng.sample(range(0 if begins else 1, 8), 2)
-        if begins and 0 not in (right, wrong):
-            right, wrong = (0, wrong) if rng.random() < 0.5 else (right, 0)
-        marks = {right: "+", wrong: "-"}
-        listed = (f"[{marks[at]}{word}]" if at in marks else word for at, word in enumerate(drawn))
-        examples.append(qk.Example.parse(" ".join(listed) + f" [?{drawn[right]}]"))
-    rng.shuffle(examples)
-    return qk.Contrast("repeated", tuple(examples))
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("table", choices=["noise", "metric", "truth", "first"])
+    parser.add_argument("table", choices=["noise", "metric", "truth"])
     globals()[parser.parse_args().table]()

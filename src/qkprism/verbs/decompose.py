@@ -245,12 +245,12 @@ def _decompose(
         sums = moments_of(stream, seed=seed, kept=kept, progress=tick)
     if kept:
         kept.finish(sums)
-    features = {}
+    features, enough = {}, ENOUGH * max(site.d_head for site in source.layers.values())
     with bar(len(source.heads) * len(recipes), "heads", progress) as tick:
         for name, job in jobs.items():
             layers = layer_moments(source.layers, job.readings, sums)
             moments = [*next(iter(layers.values())).moments.values()]
-            thin = job.else_raw and moments[0].n_effective < ENOUGH * moments[0].d_head
+            thin = job.else_raw and moments[0].n_effective < enough
             features[name] = Features.from_moments(
                 layers,
                 replace(job.choices, metric="raw") if thin else job.choices,
@@ -260,7 +260,7 @@ def _decompose(
                 progress=tick,
             )
             if thin:
-                features[name] = features[name].noted(_THIN.format(ENOUGH * moments[0].d_head))
+                features[name] = features[name].noted(_THIN.format(enough))
             elif job.choices.metric == "contrast" and (few := few_examples(moments)) and not job.else_raw:
                 warnings.warn(few, stacklevel=3)
     return features
