@@ -352,7 +352,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "coverage": coverage,
     "match": match,
     "signature": signatures,
-    "memory": memory,
+    "memory": memories,
     "explain": explaining,
 }
 
