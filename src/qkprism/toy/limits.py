@@ -20,7 +20,8 @@ from torch import Tensor
 from qkprism.core.feature import Feature
 from qkprism.core.rank import THRESHOLD, energy_rank, leading_run
 from qkprism.heads import Head
-from qkprism.subspaces.conditions import PROJECTING, Conditions
+from qkprism.subspaces.comparison import PROJECTING
+from qkprism.subspaces.conditions import Conditions
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.contrasts import Recipes, Sampling, recipes_of
 from qkprism.toy.interventions import feature_condition
