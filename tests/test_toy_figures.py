@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from qkprism import QKPrismError
-from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_menu, rank_triangles
+from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_triangles
 from qkprism.figures.toy_heads import interaction_grid
 from qkprism.figures.toy_limits import rank_size_figure
 from qkprism.toy.cells import Cell, paper_grid, untrained
@@ -46,26 +46,6 @@ def test_rank_triangles__changes_with_the_rule_and_refuses_an_unknown_seed(rows)
     assert "Exact for 424 of 424" in rank_triangles(rows, rule="heldout").layout.title.text
     with pytest.raises(QKPrismError, match="seed 3"):
         rank_triangles(rows, seed=3)
-
-
-def test_rank_menu__shows_one_rule_at_a_time(rows):
-    fig = rank_menu(rows)
-    buttons = fig.layout.updatemenus[0].buttons
-    assert len(buttons) == 3
-    for button in buttons:
-        visible, told = button.args[0]["visible"], button.args[1]["title.text"]
-        assert len(visible) == len(fig.data)
-        texts = [
-            text
-            for trace, on in zip(fig.data, visible, strict=True)
-            if on and trace.mode == "text"
-            for text in trace.text
-        ]
-        assert len(texts) == 424
-        assert button.label in told
-    assert "Exact for 416 of 424" in buttons[0].args[1]["title.text"]
-    assert "Exact for 424 of 424" in buttons[2].args[1]["title.text"]
-    assert [trace.visible is not False for trace in fig.data] == list(buttons[0].args[0]["visible"])
 
 
 def test_accuracy_grid__shows_means_over_seeds_and_distance_to_the_ceiling():

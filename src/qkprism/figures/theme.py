@@ -161,7 +161,7 @@ def finish(
     below: int = 56,
 ) -> go.Figure:
     """Put title, subtitle and caption (plain texts) around panels of this height, with room for axes and legends."""
-    inside = width - 2 * EDGE
+    inside = WIDTH - 2 * EDGE  # a wider figure is scrolled, and its texts should be read first
     heading, under = wrapped(title, inside - 150, 20), wrapped(subtitle, inside, 13)  # the toolbar is beside the title
     lines = wrapped(caption, inside, 12)
     # plotly breaks no lines and leaves no room by itself
