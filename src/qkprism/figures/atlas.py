@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.grid import LEFT, RIGHT, Grid, color_bar, draw_map, name_color_bar, scale
-from qkprism.figures.theme import SEQUENTIAL, WIDTH, finish, shortened
+from qkprism.figures.grid import Grid, color_axis, draw_map, finish_map
+from qkprism.figures.theme import SEQUENTIAL, shortened
 from qkprism.figures.words import count
 from qkprism.heads import Head
 
@@ -23,34 +23,23 @@ def atlas_figure(frame: pd.DataFrame, score: str, model: str) -> go.Figure:
     if score not in columns:
         raise QKPrismError(f"{score!r} is not a score of this atlas. Use one of: {', '.join(columns)}.")
     values = {Head.parse(head): float(value) for head, value in zip(frame["head"], frame[score], strict=True)}
-    grid = Grid.of(values, WIDTH)
+    grid = Grid.of(values)
     texts = {head: f"{head}: {score} {value:.3f}" for head, value in values.items()}
     finite = [value for value in values.values() if math.isfinite(value)]
     shares = max(finite) <= 1
     fig = go.Figure()
-    draw_map(
+
+    def letters(value: float) -> str:
+        return f"{100 * value:.0f}" if shares else f"{value:.1f}"
+
+    draw_map(fig, 1, grid, values, texts, letters=letters, absent="not known")
+    color_axis(fig, grid, SEQUENTIAL, (min(0.0, *finite), max(finite)), "share" if shares else "value")
+    return finish_map(
         fig,
-        1,
-        grid,
-        values,
-        texts,
-        letters=lambda value: f"{100 * value:.0f}" if shares else f"{value:.1f}",
-        absent="not known",
-    )
-    fig.update_layout(
-        coloraxis={"colorscale": scale(SEQUENTIAL), "cmin": min(0.0, *finite), "cmax": max(finite)}
-        | {"colorbar": color_bar(grid)}
-    )
-    name_color_bar(fig, grid, "share" if shares else "value")
-    return finish(
-        fig,
+        grid.height,
         title=f"{score[0].upper()}{score[1:]}",
         subtitle=f"{shortened(model)} · {count(len(values), 'head')}",
         caption=CAPTIONS.get(score.partition(":")[0], ""),
-        plot_height=grid.height,
-        left=LEFT,
-        right=RIGHT,
-        above=24,
     )
 
 

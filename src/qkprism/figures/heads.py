@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.grid import LEFT, RIGHT, Grid, color_bar, draw_map, name_color_bar, outline, scale
-from qkprism.figures.panels import legend_above, name_panel, on, panels
+from qkprism.figures.grid import LEFT, Grid, color_axis, draw_map, finish_map, outline
+from qkprism.figures.panels import legend_above, legend_entry, name_panel, on, panels
 from qkprism.figures.theme import (
     DIVERGING,
     INK,
@@ -30,7 +30,7 @@ from qkprism.figures.theme import (
     plain,
     shortened,
 )
-from qkprism.figures.words import BELIEVE, TOGETHER, count
+from qkprism.figures.words import BELIEVE, TOGETHER, count, facts, paragraphs
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
@@ -128,30 +128,23 @@ def score_figure(scores: HeadScores, measure: str) -> go.Figure:
     if measure not in MEASURES:
         raise QKPrismError(f"{measure!r} is not a measure of heads. Use one of {', '.join(MEASURES)}.")
     _refuse_none(scores.heads)
-    grid, shown = Grid.of(scores.heads, WIDTH), MEASURES[measure]
+    grid, shown = Grid.of(scores.heads), MEASURES[measure]
     values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
     texts = {head: _score_text(scores, i) for i, head in enumerate(scores.heads)}
     fig = go.Figure()
     letters = _signed if measure == "logit_gap" else _share
     draw_map(fig, 1, grid, values, texts, letters=letters, absent="not scored")
     finite = [v for v in values.values() if math.isfinite(v)]
-    chance = scores.chance if measure in ("accuracy", "ratio") else None
-    fig.update_layout(coloraxis=_colors(measure, finite, chance, grid))
-    name_color_bar(fig, grid, shown.unit)
+    _color_scores(fig, grid, measure, finite, scores.chance if measure in ("accuracy", "ratio") else None)
     best = _highest(values) if len(values) > 2 * _BEST else []
     for head in best:
         outline(fig, grid, head)
-    model = scores.provenance.get("model")
-    facts = [shortened(model)] if model else []
-    return finish(
+    return finish_map(
         fig,
+        grid.height,
         title=f"{shown.title} ({shown.unit})",
-        subtitle=" · ".join([*facts, count(len(scores), "head"), count(scores.n, "example")]),
+        subtitle=facts(scores.provenance, count(len(scores), "head"), count(scores.n, "example")),
         caption=_score_caption(scores, measure, best, grey=len(finite) < len(grid.layers) * len(grid.indices)),
-        plot_height=grid.height,
-        left=LEFT,
-        right=RIGHT,
-        above=24,
     )
 
 
@@ -187,7 +180,7 @@ def few_heads(heads: Sequence[Head]) -> bool:
 
 
 def _rank_map(features: Features) -> go.Figure:
-    names, grid = features.contrasts, Grid.of(features.heads, WIDTH)
+    names, grid = features.contrasts, Grid.of(features.heads)
     fig, height = panels(len(names), 1, grid.height, down=_BETWEEN)
     for panel, name in enumerate(names, 1):
         of_contrast = _of_contrast(features, name)
@@ -198,25 +191,21 @@ def _rank_map(features: Features) -> go.Figure:
         if panel < len(names):
             fig.layout[f"xaxis{panel}"].title.text = None
     top = max([1, *(f.rank_heldout or 0 for f in features.values())])
-    bar = color_bar(grid) | {"tickformat": "d", "dtick": max(1, math.ceil(top / 6))}
-    fig.update_layout(coloraxis={"colorscale": scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar})
-    name_color_bar(fig, grid, "directions")
+    color_axis(fig, grid, SEQUENTIAL, (0, top), "directions", tickformat="d", dtick=max(1, math.ceil(top / 6)))
     tested = sum(feature.rank_heldout is not None for feature in features.values())
     grey = tested < len(names) * len(grid.layers) * len(grid.indices)
-    return finish(
+    return finish_map(
         fig,
+        height,
         title="Held-out rank of each head",
         subtitle=_facts(features),
         caption=_rank_caption(features, "Grey: not known." if grey else ""),
-        plot_height=height,
-        left=LEFT,
-        right=RIGHT,
         above=30,
     )
 
 
 def _rank_dots(features: Features) -> go.Figure:
-    names, heads, marks = features.contrasts, sorted(features.heads), _marks(features)
+    names, heads, marks = features.contrasts, sorted(features.heads), (OWN, *RANKS) if _tells_own(features) else RANKS
     columns = min(len(names), max(1, WIDTH // 300))
     rows = math.ceil(len(names) / columns)
     below = _BETWEEN + 32
@@ -226,8 +215,7 @@ def _rank_dots(features: Features) -> go.Figure:
         letters = max(12, ((WIDTH - LEFT - 24) // columns - 72) // 8)
         name_panel(fig, panel, shortened(name, letters), color=feature_color(name, names))
     for rank in marks:  # a legend without the colour of any one contrast
-        marker = _marker(rank, INK)
-        fig.add_scatter(x=[None], y=[None], mode="markers", name=rank.title, marker=marker, hoverinfo="skip")
+        legend_entry(fig, rank.title, marker=_marker(rank, INK))
     top = max(5, *(rank.of(feature) or 0 for feature in features.values() for rank in marks))
     ticks = {"tickvals": list(range(len(heads))), "ticktext": [str(head) for head in heads]}
     fig.update_xaxes(
@@ -244,10 +232,6 @@ def _rank_dots(features: Features) -> go.Figure:
         left=LEFT,
         above=62,
     )
-
-
-def _marks(features: Features) -> tuple[RankMark, ...]:
-    return (OWN, *RANKS) if _tells_own(features) else RANKS
 
 
 def _tells_own(features: Features) -> bool:
@@ -291,16 +275,17 @@ def _draw_dots(
         )
 
 
-def _colors(measure: str, values: Sequence[float], chance: float | None, grid: Grid) -> dict[str, Any]:
-    bar = color_bar(grid)
+def _color_scores(fig: go.Figure, grid: Grid, measure: str, values: Sequence[float], chance: float | None) -> None:
+    unit = MEASURES[measure].unit
     if measure == "logit_gap":
         top = max(map(abs, values), default=1.0) or 1.0
-        return {"colorscale": scale(DIVERGING), "cmin": -top, "cmax": top, "colorbar": bar}
-    top = MEASURES[measure].top or max(values, default=1.0) or 1.0
+        color_axis(fig, grid, DIVERGING, (-top, top), unit)
+        return
+    marked = {}
     if chance is not None:
         ticks = [t for t in (0, 0.25, 0.5, 0.75, 1) if abs(t - chance) > 0.07]
-        bar |= {"tickvals": [*ticks, chance], "ticktext": [*map(str, ticks), f"{chance:.2g} chance"]}
-    return {"colorscale": scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar}
+        marked = {"tickvals": [*ticks, chance], "ticktext": [*map(str, ticks), f"{chance:.2g} chance"]}
+    color_axis(fig, grid, SEQUENTIAL, (0, MEASURES[measure].top or max(values, default=1.0) or 1.0), unit, **marked)
 
 
 def _highest(values: Mapping[Head, float]) -> list[Head]:
@@ -313,24 +298,21 @@ def _of_contrast(features: Features, name: str) -> dict[Head, Feature]:
 
 
 def _facts(features: Features) -> str:
-    model = features.provenance.get("model")
     counts = sorted({feature.n for feature in features.values()})
     n = count(counts[0], "example") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} examples"
-    facts = [count(len(features.heads), "head"), n, f"{features.choices.metric} metric"]
-    return " · ".join([shortened(model), *facts] if model else facts)
+    return facts(features.provenance, count(len(features.heads), "head"), n, f"{features.choices.metric} metric")
 
 
 def _rank_caption(features: Features, more: str) -> str:
     rule_own = _OWN if _tells_own(features) else ""
     untested = any(feature.rank_heldout is None for feature in features.values())
-    return (
+    return paragraphs(
         f"Held out: how many leading directions hold on examples that did not choose them (t above "
         f"{features.choices.threshold:g}); 0: no leading direction holds by itself, though a later one or the logit "
-        f"gap may.{rule_own} {more}\n"
+        f"gap may.{rule_own} {more}",
         "A rank says that queries and keys share the information, not that the head uses it: compare the logit gap "
-        f"(point at a head). {BELIEVE}"
-        + (" Some were not tested: too few examples." if untested else "")
-        + (f"\n{TOGETHER}" if len(features.heads) > 1 else "")
+        f"(point at a head). {BELIEVE}" + (" Some were not tested: too few examples." if untested else ""),
+        TOGETHER if len(features.heads) > 1 else "",
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from qkprism.figures.grid import LEFT, RIGHT, Grid, outline
-from qkprism.figures.theme import FEATURE_COLORS, MISSING, WIDTH, finish, plain, shortened
+from qkprism.figures.grid import Grid, finish_map, name_axes, outline
+from qkprism.figures.panels import legend_entry
+from qkprism.figures.theme import FEATURE_COLORS, MISSING, plain, shortened
 from qkprism.figures.words import count
 from qkprism.heads import Head
 
@@ -29,7 +30,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 def shelf_figure(shelf: Shelf) -> go.Figure:
     """A map of heads, each in the colour of the family of the contrast it does best, with the contrast's number."""
-    grid, best = Grid.of(shelf.heads, WIDTH), _best(shelf)
+    grid, best = Grid.of(shelf.heads), _best(shelf)
     number = {name: i for i, name in enumerate(_ordered(shelf.contrasts), 1)}
     fig = go.Figure()
     _draw(fig, grid, shelf, best, number)
@@ -38,20 +39,17 @@ def shelf_figure(shelf: Shelf) -> go.Figure:
     for name in _families(shelf.contrasts):
         members = ", ".join(f"{number[c]} {c.replace('_', ' ')}" for c in number if family_of(c) == name)
         marker = {"symbol": "square", "size": 12, "color": family_color(name)}
-        title = plain(f"{name}: {members}")
-        fig.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=title, hoverinfo="skip")
+        legend_entry(fig, plain(f"{name}: {members}"), marker=marker)
     lines = len(_families(shelf.contrasts))
     legend = {"x": 0, "xanchor": "left", "y": 1 + 12 / grid.height, "yanchor": "bottom", "traceorder": "normal"}
     fig.update_layout(legend=legend)
     told = [count(len(shelf.contrasts), "contrast"), count(len(shelf.heads), "head")]
-    return finish(
+    return finish_map(
         fig,
+        grid.height,
         title="What each head does best",
         subtitle=" · ".join([shortened(shelf.provenance.get("model", "")), *told]),
         caption=_caption(shelf, best),
-        plot_height=grid.height,
-        left=LEFT,
-        right=RIGHT,
         above=24 + 20 * lines,
     )
 
@@ -78,15 +76,7 @@ def _draw(
         xgap=1,
         ygap=1,
     )
-    for letter, numbers, name in (("x", grid.layers, "layer"), ("y", grid.indices, "head")):
-        fig.layout[f"{letter}axis"].update(
-            title_text=name,
-            tickvals=list(range(len(numbers))),
-            ticktext=[str(value) for value in numbers],
-            showgrid=False,
-            range=[-0.5, len(numbers) - 0.5] if letter == "x" else [len(numbers) - 0.5, -0.5],
-        )
-    fig.layout.xaxis.domain = [0, grid.share]
+    name_axes(fig, 1, grid, "not in the model")
 
 
 def _best(shelf: Shelf) -> dict[Head, tuple[str, float]]:
