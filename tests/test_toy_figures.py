@@ -7,9 +7,9 @@ import pytest
 from qkprism import QKPrismError
 from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_triangles
 from qkprism.figures.toy_heads import interaction_grid
-from qkprism.figures.toy_limits import rank_size_figure
+from qkprism.figures.toy_swaps import limit_figure
 from qkprism.toy.cells import Cell, paper_grid, untrained
-from qkprism.toy.limits import RankAt
+from qkprism.toy.limits import Limit
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.results import HeadScore
 from qkprism.toy.task import ToyTask
@@ -81,10 +81,10 @@ def test_accuracy_grid__has_panels_of_their_own_for_presets():
     assert any("discrete, d_head 8, paper" in title for title in titles)
 
 
-def test_rank_size_figure__tells_which_heads_it_has():
+def test_limit_figure__tells_which_heads_it_has():
     def told(*ranks):
         cells = [Cell(ToyTask("discrete", *pair), 8) for pair in ranks]
-        fig = rank_size_figure([RankAt(c, "z1", 100, "energy", 0.99, c.task.r1, c.task.r1) for c in cells])
+        fig = limit_figure([Limit(c, "z1", 0.0, 100, "raw", 0.1) for c in cells])
         return fig.layout.title.text
 
     assert "1 head with r1 + r2 &lt; d_head" in told((3, 3)) or "1 head with r1 + r2 < d_head" in told((3, 3))

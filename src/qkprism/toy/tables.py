@@ -12,7 +12,7 @@ from qkprism.runs import of_another_version, read_run, write_run
 from qkprism.toy.cells import Cell
 
 KIND = "toy-table"
-VERSION = 2  # of what the columns mean: tables of another one are made anew
+VERSION = 3  # of what the columns mean: tables of another one are made anew
 Kinds = Mapping[str, type[Any]]  # of the rows of a table by its name
 
 
