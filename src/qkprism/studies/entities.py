@@ -62,6 +62,6 @@ class EntityRanks(Result, kind="entity_ranks"):
 
     def plot(self) -> go.Figure:
         """Ranks by three rules against the number of entities."""
-        from qkprism.figures.entities import entities_figure
+        from qkprism.figures.lines import entities_figure
 
         return entities_figure(self)
