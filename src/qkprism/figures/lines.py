@@ -14,7 +14,7 @@ from qkprism.figures.words import count, few, known
 
 if TYPE_CHECKING:
     from qkprism.results.interaction import Interactions
-    from qkprism.studies.entities import EntityRanks
+    from qkprism.studies.binding_study import EntityRanks
 
 _PANEL, _BETWEEN = 260, 96  # pixels
 RULES = {

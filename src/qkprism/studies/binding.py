@@ -42,10 +42,10 @@ from qkprism.studies.binding_study import (
     REFLEXIVE,
     BindingQuestion,
     BindingStudy,
+    EntityRanks,
     example_folder,
     folder_of,
 )
-from qkprism.studies.entities import EntityRanks
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.subspaces.conditions import CONDITIONAL
 from qkprism.subspaces.modulation import why_not_conditional

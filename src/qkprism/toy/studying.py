@@ -35,8 +35,7 @@ from qkprism.toy.portrait import KINDS, QUICK_SWAPS, Depth, PartError, Portrait,
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.results import Study
 from qkprism.toy.stack import Protocol, protocol_named
-from qkprism.toy.store import load_heads
-from qkprism.toy.tables import KIND, VERSION, Kinds, Tables
+from qkprism.toy.store import TABLES, VERSION, Kinds, Tables, load_heads
 from qkprism.toy.task import ToyTask, Variant
 from qkprism.toy.training import TrainingProgress, check_cells, checkpoint_of, train
 from qkprism.toy.truth import CONDITION, rebased
@@ -161,9 +160,8 @@ class _ToyWork:
         """Tables of some heads: the job is which heads, how they were trained, and how contrasts are drawn."""
         which = [[asdict(head.cell), head.steps, head.loss] for head in heads]
         job = {"version": VERSION, "heads": which, "sampling": asdict(self.sampling), **(more or {})}
-        return (
-            Parts(self.place, KIND, job).get(name, lambda: Tables(job, kinds, make()), partial(Tables.load, kinds)).rows
-        )
+        parts = Parts(self.place, TABLES, job)
+        return parts.get(name, lambda: Tables(job, kinds, make()), partial(Tables.load, kinds)).rows
 
 
 def _check_place(place: Path) -> None:
