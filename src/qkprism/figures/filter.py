@@ -1,28 +1,37 @@
-"""All figures of a categories study by name, from its results alone: ranks, clouds of keys and queries, and proofs."""
+"""All figures of a categories study by name, from its results alone (paper, section 5.1).
+
+Ranks of categories, clouds of keys and queries, bars of how well subspaces tell categories apart beside controls of the
+same rank, and maps of the category from which and to which a swap moves attention.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
+import torch
 from plotly.subplots import make_subplots
 
+from qkprism.controls import BY_NAME, RIVALS
 from qkprism.figures.clouds import Cloud, Labels, clouds_figure, component_names
-from qkprism.figures.crossing import crossing_figure
-from qkprism.figures.panels import error_bars, legend_above, name_panel, on
-from qkprism.figures.separation import separation_figure
-from qkprism.figures.theme import MUTED, finish, plain
-from qkprism.figures.words import count, facts
+from qkprism.figures.panels import error_bars, legend_above, line, name_panel, on, panels
+from qkprism.figures.theme import DIVERGING, GRID, MISSING, MUTED, WIDTH, feature_color, finish, number, plain
+from qkprism.figures.words import count, facts, known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qkprism.core.feature import Feature
     from qkprism.heads import Head
+    from qkprism.results.effects import Effects
     from qkprism.studies.categories import Scope
     from qkprism.studies.filter import FilterStudy
+    from qkprism.subspaces.crossing import Crossing
 
 BOTH = ("five", "all")
 RULES = {  # attribute, title, symbol, colour
@@ -32,6 +41,9 @@ RULES = {  # attribute, title, symbol, colour
 }
 CASES = ("one category", "one category,<br>centred", "pooled", "pooled,<br>centred")
 _LEFT, _PANEL = 64, 240  # pixels
+_SCORES = {"accuracy": "accuracy of the nearest centroid", "silhouette": "silhouette"}
+_BARS, _BETWEEN = 170, 100  # pixels
+_NAMES, _RIGHT, _CELL, _LABELS = 110, 84, 26, 110  # pixels around maps of categories
 
 
 def filter_drawings(study: FilterStudy) -> dict[str, Callable[[], go.Figure]]:
@@ -191,3 +203,154 @@ def _draw(fig: go.Figure, panel: int, ranks: Sequence[Sequence[int]], rule: str,
         hoverinfo="text",
         **on(panel),
     )
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One subspace: its place, name, colour, score and error."""
+
+    name: str
+    color: str
+    value: float
+    error: float
+    text: str
+
+
+def separation_figure(found: Effects, heads: Sequence[str]) -> go.Figure:
+    """Accuracy on the left, silhouettes on the right, a row a head."""
+    fig, height = panels(len(heads), len(found.targets), _BARS, down=_BETWEEN, edges=_LEFT + 24)
+    for panel, (head, target) in enumerate(product(heads, found.targets), 1):
+        _draw_bars(fig, panel, _bars(found, head, target))
+        name_panel(fig, panel, f"{head}: {_SCORES.get(target, target)}")
+        if target == "accuracy":
+            line(fig, panel, dash="dot", width=2, y=1 / found.provenance["labels"])
+    return finish(
+        fig,
+        title=f"Which {found.provenance['label']} is it? Held-out items in subspaces of keys",
+        subtitle=facts(
+            found.provenance,
+            f"{found.provenance['labels']} labels",
+            count(len(heads), "head"),
+            _lists(found),
+        ),
+        caption="Colour: the feature's subspace; grey: subspaces of the same number of dimensions. Accuracy: how often "
+        "the nearest centroid, of other items, has the item's category; the dotted line is guessing. Silhouette: 1 is "
+        "far apart, 0 mixed. Lines on bars: one standard deviation over draws, or the standard error over "
+        f"{'lists' if found.provenance.get('items') is None else 'different items'} where there is one draw. "
+        "Key PCA knows no labels: where it does as well, the category is simply where keys differ "
+        "most.",
+        plot_height=height,
+        left=_LEFT,
+        above=34,
+        below=100,
+    )
+
+
+def _lists(found: Effects) -> str:
+    """What the scores are of."""
+    provenance = found.provenance
+    if provenance.get("items") is None:
+        return f"{int(found.n[0])} lists of held-out items"
+    return f"{provenance['items']} different held-out items in {provenance['examples']} lists"
+
+
+def _bars(found: Effects, head: str, target: str) -> list[Bar]:
+    rows = {
+        (row["feature"], row["control"]): row
+        for row in found.to_frame().to_dict("records")
+        if (row["head"], row["target"]) == (head, target)
+    }
+    bars = []
+    for feature in found.features:
+        rank, color = rows[feature, "feature"]["rank"], feature_color(feature, found.features)
+        bars.append(_bar(rows[feature, "feature"], f"<b>{plain(feature)}</b> ({rank})", color))
+        bars += [_bar(rows[feature, rival.name], rival.title, rival.shade) for rival in RIVALS]
+    whole = BY_NAME["full"]
+    return [*bars, _bar(rows["", whole.name], whole.title, whole.shade)]
+
+
+def _bar(row: Mapping[Hashable, Any], title: str, color: str) -> Bar:
+    error = row["score_error"] if row["spread"] != row["spread"] else row["spread"]
+    return Bar(title, color, row["score"], error, f"{title}: {number(row['score'], error)}")
+
+
+def _draw_bars(fig: go.Figure, panel: int, bars: Sequence[Bar]) -> None:
+    places = list(range(len(bars)))
+    fig.add_bar(
+        x=places,
+        y=[known(bar.value) for bar in bars],
+        marker={"color": [bar.color for bar in bars]},
+        error_y=error_bars([known(bar.error) for bar in bars], MUTED, width=3),
+        hovertext=[bar.text for bar in bars],
+        hoverinfo="text",
+        showlegend=False,
+        **on(panel),
+    )
+    fig.layout[f"xaxis{panel}"].update(
+        tickvals=places, ticktext=[bar.name for bar in bars], tickangle=-40, tickfont={"size": 11}, gridcolor=GRID
+    )
+
+
+def crossing_figure(
+    found: Sequence[tuple[str, Crossing]], order: Sequence[str], lists: int, *, subtitle: str = ""
+) -> go.Figure:
+    """Maps side by side: rows the category asked for, columns that of the target, colours the gain of the shift."""
+    side = (WIDTH - _NAMES - _RIGHT - 24 * (len(found) - 1)) // len(found)
+    height = max(180, min(side, _CELL * len(order)))
+    fig = make_subplots(rows=1, cols=len(found), shared_yaxes=True, horizontal_spacing=24 / (WIDTH - _NAMES - _RIGHT))
+    for panel, (name, crossing) in enumerate(found, 1):
+        _draw_map(fig, panel, crossing, order)
+        name_panel(fig, panel, f"{crossing.head}: {name}")
+    fig.update_xaxes(tickangle=-60, tickfont={"size": 11}, showgrid=False)
+    fig.update_yaxes(autorange="reversed", tickfont={"size": 11}, showgrid=False)
+    bar = {"title": {"text": "gain", "side": "top"}, "thickness": 12, "x": 1.01, "xanchor": "left"}
+    fig.update_layout(
+        coloraxis={"colorscale": [*DIVERGING], "cmid": 0, "cmin": -1, "cmax": 1, "colorbar": bar},
+        yaxis={"title": {"text": "asked for"}},
+    )
+    return finish(
+        fig,
+        title="From one category to another: what a swap moves",
+        subtitle=subtitle,
+        caption=_crossing_caption([crossing for _, crossing in found], lists),
+        plot_height=height,
+        left=_NAMES,
+        right=_RIGHT,
+        above=24,
+        below=_LABELS,
+    ).update_layout(plot_bgcolor=MISSING)
+
+
+def _crossing_caption(found: Sequence[Crossing], lists: int) -> str:
+    errors = torch.stack([one.error for one in found])
+    sure = errors[errors.isfinite()]
+    spread = f", at most {float(sure.max()):.2f} here (the median is {float(sure.median()):.2f})" if len(sure) else ""
+    return (
+        "Gain: how much more of the attention on two items, one of the category asked for (rows) and one of another "
+        f"(columns), is on the other after the two keys exchanged the subspace; mean over all such pairs of {lists} "
+        f"lists of held-out items, with the standard error over lists in the hover text{spread}. Computed from queries "
+        "and keys: a soft cap or a position bias, in models that have one, is not counted. Blue moves attention to the "
+        "target. Grey: no such pair; categories that share items are never in one list."
+    )
+
+
+def _draw_map(fig: go.Figure, panel: int, crossing: Crossing, order: Sequence[str]) -> None:
+    places = [crossing.labels.index(name) for name in order]
+    gain, error, lists = (table[places][:, places].tolist() for table in (crossing.gain, crossing.error, crossing.n))
+    names = [plain(name) for name in order]
+    fig.add_heatmap(
+        z=[[known(value) for value in row] for row in gain],
+        x=names,
+        y=names,
+        coloraxis="coloraxis",
+        text=[[_gain_text(*cell) for cell in zip(*rows, strict=True)] for rows in zip(gain, error, lists, strict=True)],
+        hovertemplate="asked for %{y}, target %{x}: %{text}<extra></extra>",
+        row=1,
+        col=panel,
+    )
+
+
+def _gain_text(gain: float, error: float, lists: int) -> str:
+    """A gain with its error, where there is one."""
+    sure = f" ± {error:.2f}" if math.isfinite(error) else ""
+    return f"{gain:+.2f}{sure} ({count(lists, 'list')})"
