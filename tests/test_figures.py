@@ -17,9 +17,8 @@ from one_head import decompose_vector_sets, decompose_vectors
 from planted import planted, two_factors
 from qkprism import Head, HeadScores, QKPrismError
 from qkprism.core.feature import NO_EVIDENCE, Gap
-from qkprism.figures import heads as head_figures
-from qkprism.figures import rank_figure, save_figure, score_figure, spectrum_figure
-from qkprism.figures.heads import few_heads
+from qkprism.figures import maps, rank_figure, save_figure, score_figure, spectrum_figure
+from qkprism.figures.ranks import few_heads
 from qkprism.figures.spectrum import shown_directions
 from qkprism.figures.theme import FEATURE_COLORS, ROLES, feature_color, number, plain, shortened, wrapped
 from qkprism.results.scores import MEASURES
@@ -361,7 +360,7 @@ def test_spectrum_figure__escapes_names():
 
 
 def test_measures__are_those_of_head_scores():
-    assert tuple(head_figures.MEASURES) == MEASURES
+    assert tuple(maps.MEASURES) == MEASURES
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -380,7 +379,7 @@ def test_score_figure__every_cell_holds_its_head(measure):
     assert "Grey" not in note(fig, "caption")
     assert fig.layout.xaxis.title.text == "layer"
     assert fig.layout.yaxis.title.text == "head"
-    assert note(fig, "bar") == head_figures.MEASURES[measure].unit
+    assert note(fig, "bar") == maps.MEASURES[measure].unit
 
 
 def test_score_figure__layers_with_gaps_and_missing_heads():
@@ -557,7 +556,7 @@ def test_figures__every_one_has_a_caption_and_named_axes(feature, pair):
         assert fig.layout.yaxis.title.text or fig.layout.yaxis.ticktext[0].startswith("L")
 
 
-@pytest.mark.parametrize("name", ["grid", "heads", "spectrum", "theme"])
+@pytest.mark.parametrize("name", ["grid", "maps", "ranks", "spectrum", "theme"])
 def test_figures__need_neither_torch_nor_the_core(name):
     source = Path(importlib.util.find_spec(f"qkprism.figures.{name}").origin).read_text(encoding="utf-8")
     top = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from qkprism.errors import QKPrismError
 from qkprism.figures.theme import INK, MISSING, WIDTH, axis, finish
 from qkprism.heads import Head
 
@@ -29,6 +30,7 @@ class Grid:
     @classmethod
     def of(cls, heads: Iterable[Head]) -> Grid:
         chosen = tuple(heads)
+        refuse_none(chosen)
         layers = tuple(sorted({head.layer for head in chosen}))
         return cls(layers, tuple(sorted({head.index for head in chosen})), WIDTH - LEFT - RIGHT)
 
@@ -59,6 +61,12 @@ class Grid:
         """Is there room for this many letters in a cell?"""
         width, height = self.cell
         return width >= 6 * letters + 3 and height >= 13
+
+
+def refuse_none(heads: Sequence[Head]) -> None:
+    """There is no figure of no head."""
+    if not heads:
+        raise QKPrismError("There is no head to draw. Was a threshold too high, or the choice of heads empty?")
 
 
 def draw_map(

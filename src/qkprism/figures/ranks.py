@@ -1,4 +1,4 @@
-"""`score_figure` and `rank_figure`: which heads find the positive keys, and in which heads a feature holds.
+"""`rank_figure`: in which heads a feature holds, and by how many directions.
 
 Many heads are a map (grid.py); a few chosen ones are dots, because a map of them would be almost empty.
 """
@@ -8,17 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from qkprism.errors import QKPrismError
-from qkprism.figures.grid import LEFT, Grid, color_axis, draw_map, finish_map, outline
+from qkprism.figures.grid import LEFT, Grid, color_axis, draw_map, finish_map, refuse_none
 from qkprism.figures.panels import legend_above, legend_entry, name_panel, on, panels
 from qkprism.figures.theme import (
-    DIVERGING,
     INK,
     MISSING,
     MUTED,
@@ -36,63 +32,11 @@ from qkprism.heads import Head
 if TYPE_CHECKING:
     from qkprism.core.feature import Feature
     from qkprism.results.features import Features
-    from qkprism.results.scores import HeadScores
 
 _BETWEEN = 60  # pixels between panels
-_BEST = 5
 _ENERGY = (
     "Energy rule: the fewest directions with {energy:g}% of the energy; right of the dot they count noise, left of it "
     "they miss weak directions that hold."
-)
-
-
-@dataclass(frozen=True)
-class HeadMeasure:
-    """How a measure of heads is named, its unit, what its map shows, and which values the colours span."""
-
-    title: str
-    unit: str
-    see: str
-    top: float | None = 1.0  # None: the highest value
-
-
-MEASURES = MappingProxyType(
-    {
-        "accuracy": HeadMeasure(
-            "Accuracy among the marked keys",
-            "share of examples",
-            "How often the marked key with the most attention is a positive one. Chance, picking a marked key at "
-            "random, is {chance:.2g}.",
-        ),
-        "accuracy_all": HeadMeasure(
-            "Accuracy among all tokens",
-            "share of examples",
-            "How often the token with the most attention, of all in the text, is a positive key.",
-        ),
-        "attention_positive": HeadMeasure(
-            "Attention on the positive keys",
-            "share of attention",
-            "How much attention the positive keys get together.",
-            None,
-        ),
-        "attention_negative": HeadMeasure(
-            "Attention on the negative keys",
-            "share of attention",
-            "How much attention the negative keys get together.",
-            None,
-        ),
-        "ratio": HeadMeasure(
-            "Positive share of the attention on marked keys",
-            "share of attention",
-            "How much of the attention on marked keys is on positive ones. Equal attention gives {chance:.2g}.",
-        ),
-        "logit_gap": HeadMeasure(
-            "Logit gap between positive and negative keys",
-            "logits",
-            "Mean logit of positive minus negative keys: blue heads prefer positive keys, red ones negative.",
-            None,
-        ),
-    }
 )
 
 
@@ -123,53 +67,9 @@ _OWN = (
 )
 
 
-def score_figure(scores: HeadScores, measure: str) -> go.Figure:
-    """Layers against heads, coloured by a measure of `HeadScores`."""
-    if measure not in MEASURES:
-        raise QKPrismError(f"{measure!r} is not a measure of heads. Use one of {', '.join(MEASURES)}.")
-    _refuse_none(scores.heads)
-    grid, shown = Grid.of(scores.heads), MEASURES[measure]
-    values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
-    texts = {head: _score_text(scores, i) for i, head in enumerate(scores.heads)}
-    fig = go.Figure()
-    letters = _signed if measure == "logit_gap" else _share
-    draw_map(fig, 1, grid, values, texts, letters=letters, absent="not scored")
-    finite = [v for v in values.values() if math.isfinite(v)]
-    _color_scores(fig, grid, measure, finite, scores.chance if measure in ("accuracy", "ratio") else None)
-    best = _highest(values) if len(values) > 2 * _BEST else []
-    for head in best:
-        outline(fig, grid, head)
-    return finish_map(
-        fig,
-        grid.height,
-        title=f"{shown.title} ({shown.unit})",
-        subtitle=facts(scores.provenance, count(len(scores), "head"), count(scores.n, "example")),
-        caption=_score_caption(scores, measure, best, grey=len(finite) < len(grid.layers) * len(grid.indices)),
-    )
-
-
-def _score_caption(scores: HeadScores, measure: str, best: Sequence[Head], *, grey: bool) -> str:
-    values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
-    errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
-    lines = [MEASURES[measure].see.format(chance=scores.chance)]
-    if measure == "accuracy":
-        lines.append(f"{str(scores.count_found()).capitalize()}.")
-    if finite := [error for error in errors.values() if math.isfinite(error)]:
-        lines.append(f"Standard errors over examples: {median(finite):.2g} in the median head.")
-    if best:
-        named = ", ".join(f"{head} {number(values[head], errors[head])}" for head in best)
-        lines.append(
-            f"\nOutlined: the {len(best)} highest, {named}. The highest of many heads are a little too high: other "
-            "examples would show less."
-        )
-    if grey:
-        lines.append("Grey: not scored.")
-    return " ".join(lines)
-
-
 def rank_figure(features: Features) -> go.Figure:
     """The held-out rank of every head, a panel a contrast: a map, or dots if only a few heads were chosen."""
-    _refuse_none(features.heads)
+    refuse_none(features.heads)
     return _rank_dots(features) if few_heads(features.heads) else _rank_map(features)
 
 
@@ -186,7 +86,7 @@ def _rank_map(features: Features) -> go.Figure:
         of_contrast = _of_contrast(features, name)
         values = {head: _known(feature.rank_heldout) for head, feature in of_contrast.items()}
         texts = {head: _summary_text(feature) for head, feature in of_contrast.items()}
-        draw_map(fig, panel, grid, values, texts, letters=_whole, absent="not computed")
+        draw_map(fig, panel, grid, values, texts, letters=lambda rank: f"{rank:.0f}", absent="not computed")
         name_panel(fig, panel, shortened(name, max(12, grid.width // 8)), color=feature_color(name, names))
         if panel < len(names):
             fig.layout[f"xaxis{panel}"].title.text = None
@@ -275,24 +175,6 @@ def _draw_dots(
         )
 
 
-def _color_scores(fig: go.Figure, grid: Grid, measure: str, values: Sequence[float], chance: float | None) -> None:
-    unit = MEASURES[measure].unit
-    if measure == "logit_gap":
-        top = max(map(abs, values), default=1.0) or 1.0
-        color_axis(fig, grid, DIVERGING, (-top, top), unit)
-        return
-    marked = {}
-    if chance is not None:
-        ticks = [t for t in (0, 0.25, 0.5, 0.75, 1) if abs(t - chance) > 0.07]
-        marked = {"tickvals": [*ticks, chance], "ticktext": [*map(str, ticks), f"{chance:.2g} chance"]}
-    color_axis(fig, grid, SEQUENTIAL, (0, MEASURES[measure].top or max(values, default=1.0) or 1.0), unit, **marked)
-
-
-def _highest(values: Mapping[Head, float]) -> list[Head]:
-    finite = [head for head, value in values.items() if math.isfinite(value)]
-    return sorted(finite, key=lambda head: -values[head])[:_BEST]
-
-
 def _of_contrast(features: Features, name: str) -> dict[Head, Feature]:
     return {head: feature for (contrast, head), feature in features.items() if contrast == name}
 
@@ -316,15 +198,6 @@ def _rank_caption(features: Features, more: str) -> str:
     )
 
 
-def _score_text(scores: HeadScores, i: int) -> str:
-    rows = [
-        f"{name} {number(float(scores.values[name][i]), float(scores.errors[name][i]))}"
-        for name in MEASURES
-        if name in scores.values
-    ]
-    return "<br>".join([f"<b>{scores.heads[i]}</b>", *rows])
-
-
 def _summary_text(feature: Feature) -> str:
     """Every number of the feature's summary, an error beside its value."""
     summary = feature.summary()
@@ -345,20 +218,3 @@ def _value(value: object, error: object) -> str:
 
 def _known(rank: int | None) -> float:
     return math.nan if rank is None else float(rank)
-
-
-def _share(value: float) -> str:
-    return f"{value:.2f}".removeprefix("0") if 0.005 <= value < 0.995 else f"{value:.0f}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:z.1f}"  # no minus before a zero
-
-
-def _whole(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _refuse_none(heads: Sequence[Head]) -> None:
-    if not heads:
-        raise QKPrismError("There is no head to draw. Was a threshold too high, or the choice of heads empty?")
