@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.subspaces.conditions import PROJECTING, Conditions
-from qkprism.toy.cells import Cell, ToyHead
+from qkprism.toy.cells import Cell, ToyHead, by_size
 from qkprism.toy.contrasts import Sampling, recipes_of
 from qkprism.toy.interventions import feature_condition
 from qkprism.toy.samples import LATENTS, Latent
@@ -70,8 +70,3 @@ def projector_error(head: ToyHead, latent: Latent, projector: Float64[Tensor, "d
     queries = torch.cat([true_queries(head, name) for name in LATENTS], 1).mT
     wrong = [projector @ key - (key if name == latent else 0) for name, key in keys.items()]
     return float((queries @ torch.cat(wrong, 1)).norm() / (queries @ keys[latent]).norm())
-
-
-def by_size(heads: Sequence[ToyHead]) -> list[list[ToyHead]]:
-    """Heads of one d_head together."""
-    return [[h for h in heads if h.cell.d_head == size] for size in sorted({h.cell.d_head for h in heads})]
