@@ -39,7 +39,7 @@ from qkprism.atlas.atlas import HeadMeans
 from qkprism.atlas.coverage import CoverageSums, add_rows
 from qkprism.atlas.explain import explain
 from qkprism.atlas.rows import STAGES, RotatedRows
-from qkprism.atlas.signature import AT_ONCE, LABELS, run_windows, signature
+from qkprism.atlas.signature import AT_ONCE, LIKE, run_windows, signature
 from qkprism.atlas.sums import KINDS, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of, written_by
@@ -239,12 +239,10 @@ def signatures(arguments: argparse.Namespace) -> None:
         layers = learn(model, learned)
         mass = attention_on(layers, KINDS[2])
         scores = signature(model, tested, layers)
-        own, before = (scores[f"signature: keys hold {label}"] for label in LABELS[:2])
         top = sorted(mass, key=lambda head: -mass[head])[:10]
         print(f"  {name}, {learned.tokens} tokens learned from, {tested.tokens} tested on")
-        tell_signature("heads at rest too", top, [head for head in own if before[head] > own[head]], mass)
         like = scores["signature: induction-like"]
-        tell_signature("induction-like", top, [head for head in own if like[head] > 0], mass)
+        tell_signature(top, [head for head in mass if like[head] > LIKE], mass)
 
 
 def signature_texts(model: qk.Model, arguments: argparse.Namespace) -> dict[str, Callable[[], Windows]]:
@@ -272,10 +270,10 @@ def attention_on(layers: Layers, kind: str) -> dict[Head, float]:
     return {Head(i, h): float(v) for i, means in layers.items() for h, v in enumerate(means.attention[:, place])}
 
 
-def tell_signature(rule: str, top: list[Head], found: list[Head], mass: Mapping[Head, float]) -> None:
+def tell_signature(top: list[Head], found: list[Head], mass: Mapping[Head, float]) -> None:
     others, missed = ([head for head in one if head not in two] for one, two in ((found, top), (top, found)))
     told = [", ".join(f"{head} ({mass[head]:.3f})" for head in heads) or "none" for heads in (others, missed)]
-    print(f"    {rule}: {10 - len(missed)} of 10 found, {len(others)} others: {told[0]}; missed: {told[1]}")
+    print(f"    {10 - len(missed)} of 10 found, {len(others)} others: {told[0]}; missed: {told[1]}")
 
 
 def memories(arguments: argparse.Namespace) -> None:

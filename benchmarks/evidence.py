@@ -21,7 +21,7 @@ import qkprism as qk
 from one_head import decompose_vector_sets
 from plain_vectors import intervene_vectors
 from planted import Lock, basis_change
-from qkprism.subspaces.conditions import PROJECTING
+from qkprism.subspaces.comparison import PROJECTING
 from qkprism.subspaces.intervention import Attending
 
 CONTROLS = ("permuted", "pca", "keys", "gaussian")

@@ -24,11 +24,10 @@ from capture import bare, batches_of
 from prompts import BATCH, contrast
 from qkprism.capture.batching import Batches
 from qkprism.capture.source import sites_of
-from qkprism.core.edits import Edit
 from qkprism.models.encoding import EncodedExample, encode
-from qkprism.subspaces.conditions import methods_of
-from qkprism.verbs.aims import all_aims
-from qkprism.verbs.intervene import Probe, conditions_of
+from qkprism.subspaces.comparison import Comparison
+from qkprism.verbs.intervene import EffectsReader
+from qkprism.verbs.plan import EditPlan, conditions_of
 
 HEADS = ["L10H1", "L12H4", "L14H2", "L15H2", "L16H7", "L17H3", "L18H6", "L19H0", "L20H5"]
 PIECE = 64
@@ -60,9 +59,9 @@ def compare(n: int, rounds: int) -> dict[str, Any]:
     encoded = encode(model.tokenizer, test)
     sites = sites_of(model, features.heads)
     start = time.perf_counter()
-    conditions = conditions_of(features, sites, methods_of(features), 10, 0)
+    conditions = conditions_of(features, sites, Comparison())
     building = time.perf_counter() - start
-    aims = all_aims(encoded, features, None, 0)
+    plan = EditPlan.of(model, test, features, Comparison())
     layers, last = model.hf.model.layers, max(sites)
 
     def bare_pass(piece: list[EncodedExample]) -> None:
@@ -71,10 +70,10 @@ def compare(n: int, rounds: int) -> dict[str, Any]:
         model.hf.model.layers = layers
 
     def intervening(piece: list[EncodedExample]) -> None:
-        probe = Probe(sites, conditions, Edit(), aims)
-        for batch in Batches(model, sorted(sites), batch_size=BATCH).run(piece, probe.visit):
-            probe.keep(batch)
-        probe.effects({})
+        reader = EffectsReader(plan)
+        for batch in Batches(model, sorted(sites), batch_size=BATCH).run(piece, reader.visit):
+            reader.keep(batch)
+        reader.result()
 
     ways = {"bare": bare_pass, "intervene": intervening}
     for way in ways.values():

@@ -27,7 +27,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     qk.find_heads(model, texts, progress=False).save(place / "heads")
     texts[:12].write(place / "contrast.jsonl")
     keep(model, place, atlas)
-    effects = qk.intervene(model, texts[:6], features, draws=2, progress=False).save(folder / "effects")
+    effects = qk.intervene(model, texts[:6], features, compare=qk.Comparison(draws=2), progress=False).save(
+        folder / "effects"
+    )
     qk.report(place, atlas).save(folder / "boxes.html")
     qk.report(place, effects).save(folder / "both.html")
     qk.report(effects).save(folder / "effects.html")

@@ -48,7 +48,7 @@ def notebook(browser: Any, tmp_path: Path) -> Iterator[Any]:
     model, atlas = explained()
     texts = contrast(40)
     features = qk.decompose(model, texts, recipe=qk.Recipe(rank=2), progress=False)
-    effects = qk.intervene(model, texts[:6], features, draws=2, progress=False)
+    effects = qk.intervene(model, texts[:6], features, compare=qk.Comparison(draws=2), progress=False)
     why = qk.explain(model, WORDS, atlas=atlas, progress=False)
     page_of = qk.report(features, effects, atlas)
     (tmp_path / "notebook.html").write_text(exported(why, features, effects, Figure(effects.plot()), page_of))

@@ -12,7 +12,8 @@ from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.rows import MEASURES
 from qkprism.results.effects import GIVEN, Effects
 from qkprism.results.features import Features
-from qkprism.subspaces.conditions import DRAWS, layer_conditions, methods_of
+from qkprism.subspaces.comparison import DRAWS, methods_of
+from qkprism.subspaces.conditions import layer_conditions
 from qkprism.subspaces.intervention import Attending, measure_edits
 
 _CHUNK = 4096

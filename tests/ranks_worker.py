@@ -51,7 +51,7 @@ def everything(model, place):
         qk.decompose(model, pair_contrasts(), heads=HEADS, recipe=qk.Recipe(rank=2), progress=False).save(place)
     features = qk.Features.load(place)
     test = contrast(21, seed=5)
-    options = {"draws": 2, "batch_size": 4, "progress": False}
+    options = {"compare": qk.Comparison(draws=2), "batch_size": 4, "progress": False}
     scores = qk.find_heads(model, test, batch_size=4, progress=False)
     effects = qk.intervene(model, test, features, **options)
     outcome = qk.intervene(model, test, features, outcome="logits", **options)

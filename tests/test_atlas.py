@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from functools import cache
@@ -461,6 +462,13 @@ def explained() -> tuple[Model, Atlas]:
     return wrapped("llama"), surveyed("llama")
 
 
+def assert_adds_up(said: str, total: float) -> None:
+    """Shares that a sentence tells come to what they are shares of, but for rounding."""
+    shares = [float(number) for number in re.findall(r" ([+-]\d+\.\d)", said)]
+    assert shares
+    assert sum(shares) == pytest.approx(total, abs=0.05 * (len(shares) + 1))
+
+
 def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
     model, atlas = explained()
     found = explain(model, WORDS, atlas=atlas, top=12)
@@ -475,10 +483,16 @@ def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
         assert edge.lead == pytest.approx(float(row.logits[edge.key] - row.logits[edge.rival]))
         assert edge.decides == max(edge.shares, key=lambda part: edge.shares[part] * (1 if edge.height >= 0 else -1))
         side = "above" if edge.height >= 0 else "below"
-        said = f": {edge.shares[edge.decides]:+.1f} of {abs(edge.height):.1f} logits {side} the mean token"
-        assert said in edge.sentence
-        assert len(edge.sentence.split()) <= 45
-        assert (f"by {abs(edge.lead):.1f}, chiefly by " in edge.sentence) == (abs(edge.lead) >= EVEN)
+        _, stands, leads_by = re.split(r"\. (?=It |['\"])", edge.sentence.rstrip("."))
+        assert f"stands {abs(edge.height):.1f} logits {side} the mean token: " in stands
+        assert f" {edge.shares[edge.decides]:+.1f}" in stands
+        assert_adds_up(stands, edge.height)
+        assert len(edge.sentence.split()) <= 50
+        if abs(edge.lead) >= EVEN:
+            assert f"{'leads' if edge.lead > 0 else 'trails'} {found.tokens[edge.rival]!r}" in leads_by
+            assert_adds_up(leads_by, edge.lead)
+        else:
+            assert leads_by.endswith("gets about as much")
         assert f"({edge.attention:.2f})" in edge.sentence
         assert edge.sentence == sentence_of(edge, found.tokens)
         assert edge == edge_of(row, edge.query, edge.key, found.tokens)

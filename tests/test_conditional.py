@@ -22,11 +22,12 @@ from qkprism.heads import Head
 from qkprism.models.encoding import encode
 from qkprism.results.features import Features
 from qkprism.studies.binding_prompts import binding_prompts
-from qkprism.subspaces.conditions import CONDITIONAL, layer_conditions, methods_of
+from qkprism.subspaces.comparison import CONDITIONAL, methods_of
+from qkprism.subspaces.conditions import layer_conditions
 from qkprism.subspaces.intervention import key_changes
 from qkprism.subspaces.modulation import head_modulation, layer_amplitudes, modulation_of, why_not_conditional
 from qkprism.verbs.aims import given_aims
-from qkprism.verbs.intervene import conditions_of
+from qkprism.verbs.plan import conditions_of
 from test_intervene import edited_attention, load
 from tiny import one_thread  # noqa: F401
 
@@ -332,9 +333,16 @@ def test_model__attention_after_the_exchange_is_that_of_the_really_edited_model(
     item = task.task.test[0]
     (encoded,) = encode(model.tokenizer, [item])
     aim = given_aims([encoded], 0)[0]
-    effects = qk.intervene(model, [item], features, draws=1, progress=False)
-    outcome = qk.intervene(model, [item], features, draws=1, outcome="logits", together=False, progress=False)
-    conditions = conditions_of(features, sites_of(model, features.heads), (CONDITIONAL,), 1, 0)
+    effects = qk.intervene(model, [item], features, compare=qk.Comparison(draws=1), progress=False)
+    outcome = qk.intervene(
+        model,
+        [item],
+        features,
+        compare=qk.Comparison(draws=1),
+        outcome=qk.Outcome("logits", together=False),
+        progress=False,
+    )
+    conditions = conditions_of(features, sites_of(model, features.heads), qk.Comparison(methods=CONDITIONAL, draws=1))
     for head in features.heads:
         of_head = conditions[head]
         values = [torch.tensor([of_head.modulation.number(key.labels)]) for key in (aim.original, aim.target)]
@@ -386,8 +394,7 @@ def test_outcome__methods_share_their_random_controls_and_the_conditional_has_it
         prompts.task.test[:3],
         features,
         outcome="logits",
-        methods=["contrast", CONDITIONAL],
-        draws=1,
+        compare=qk.Comparison(methods=["contrast", CONDITIONAL], draws=1),
         progress=False,
     )
     (head,) = effects.heads

@@ -13,7 +13,8 @@ from qkprism.core.edits import DELTAS, KINDS
 from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import key_covariance
 from qkprism.core.projectors import Subspace
-from qkprism.subspaces.conditions import PROJECTING, Conditions, combined, layer_conditions, methods_of
+from qkprism.subspaces.comparison import PROJECTING, combined, methods_of
+from qkprism.subspaces.conditions import Conditions, layer_conditions
 from qkprism.subspaces.intervention import Attending, key_changes, measure_edits, query_changes
 
 HEAD = Head(0, 0)

@@ -175,7 +175,9 @@ def test_cloud__directions_are_centred_and_of_one_size() -> None:
 def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tmp_path: Path) -> None:
     model, _ = explained()
     features().save(tmp_path / "f")
-    effects = qk.intervene(model, contrast(30, seed=5), features(), methods=["contrast"], draws=2, progress=False)
+    effects = qk.intervene(
+        model, contrast(30, seed=5), features(), compare=qk.Comparison(methods=["contrast"], draws=2), progress=False
+    )
     effects.save(tmp_path / "e")
     runs = {str(tmp_path / name): open_run(tmp_path / name) for name in ("f", "e")}
     for head in map(str, effects.heads):
@@ -199,7 +201,11 @@ def test_evidence__effects_and_checks_of_open_runs_stand_beside_their_feature(tm
 
 def test_evidence__effects_alone_are_told_with_every_control(tmp_path: Path) -> None:
     effects = qk.intervene(
-        explained()[0], contrast(30, seed=5), features(), methods=["contrast"], draws=2, progress=False
+        explained()[0],
+        contrast(30, seed=5),
+        features(),
+        compare=qk.Comparison(methods=["contrast"], draws=2),
+        progress=False,
     )
     for run in (open_run(effects.save(tmp_path / "e")), opened("e", effects)):
         told = desk({"e": run}).library.evidence(effects.heads[0])

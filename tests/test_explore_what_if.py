@@ -50,7 +50,12 @@ def test_what_if__is_what_intervene_measures_on_one_text() -> None:
     wish = Wish(HEAD, encoded.query, original, target)
     found = desk().what_if(example.text.text, wish, **ALL)
     effects = qk.intervene(
-        model, _alone(example), features, heads=HEAD, methods=["raw oblique"], draws=1, progress=False
+        model,
+        _alone(example),
+        features,
+        heads=HEAD,
+        compare=qk.Comparison(methods=["raw oblique"], draws=1),
+        progress=False,
     )
     for control, key in (("none", "before"), ("feature", "after"), ("full", "full")):
         named = {"feature": "boxes"} if control == "feature" else {}

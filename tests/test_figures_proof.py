@@ -24,8 +24,8 @@ from qkprism.heads import Head
 from qkprism.results.attribution import Attribution, Attributions
 from qkprism.results.effects import GIVEN, Effects, Entry
 from qkprism.results.validation import TruthCheck, Validation
-from qkprism.subspaces.conditions import METHODS
-from qkprism.subspaces.conditions import combined as combinations_of
+from qkprism.subspaces.comparison import METHODS
+from qkprism.subspaces.comparison import combined as combinations_of
 from qkprism.verbs.outcomes import MEASURES as OUTCOME_MEASURES
 from qkprism.verbs.validate import DRAWN, PERMUTED, SEQUENTIAL, WHOLE
 

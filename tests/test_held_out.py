@@ -32,7 +32,7 @@ def notes_on_texts(result):
 
 @pytest.mark.parametrize("outcome", ["attention", "logits"])
 def test_intervene__says_how_many_texts_the_features_were_found_on(model, features, outcome):
-    options = {"outcome": outcome, "draws": 1, "methods": ["raw"], "progress": False}
+    options = {"outcome": outcome, "compare": qk.Comparison(draws=1, methods=["raw"]), "progress": False}
     mixed = [*TRAINED["first"].examples[:2], *OTHERS]
     (note,) = notes_on_texts(qk.intervene(model, iter(mixed), features, **options))
     assert note.startswith("2 of 8 texts are among those")
@@ -41,7 +41,7 @@ def test_intervene__says_how_many_texts_the_features_were_found_on(model, featur
 
 @pytest.mark.filterwarnings("ignore:16 of 20 examples")
 def test_verbs__all_say_it(model, features):
-    sets = qk.intervene(model, TRAINED["boxes"], {"ours": features}, draws=1, progress=False)
+    sets = qk.intervene(model, TRAINED["boxes"], {"ours": features}, compare=qk.Comparison(draws=1), progress=False)
     assert notes_on_texts(sets["ours"])[0].startswith("20 of 20 texts")
     assert notes_on_texts(qk.attribute(model, iter(TRAINED["boxes"].examples), features, progress=False))
     assert not notes_on_texts(qk.attribute(model, OTHERS, features, progress=False))
@@ -64,7 +64,9 @@ def test_noted__twins_count_and_files_remember(model, tmp_path):
     twins = Contrast("twins", tuple(type(a)(a.text, b.text) for a, b in pairs(12)["boxes"]))
     features = qk.decompose(model, twins, heads=["L1H0"], recipe=qk.Recipe(rank=1), progress=False)
     again = Features.load(features.save(tmp_path / "run"))
-    effects = qk.intervene(model, [example for _, example in pairs(12)["boxes"]], again, draws=1, progress=False)
+    effects = qk.intervene(
+        model, [example for _, example in pairs(12)["boxes"]], again, compare=qk.Comparison(draws=1), progress=False
+    )
     assert notes_on_texts(effects)[0].startswith("12 of 12 texts")
     assert "texts" in again.provenance["contrasts"]["twins"]
     assert "texts" not in effects.provenance["features"]["contrasts"]["twins"]  # once is enough

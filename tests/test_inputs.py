@@ -169,8 +169,10 @@ def test_contrasts__are_read_from_files(model, tmp_path):
     assert scores.heads == qk.find_heads(model, one, progress=False).heads
     assert scores.provenance["contrast"] == one.name
     features = qk.decompose(model, one, heads="L0H0", recipe=qk.Recipe(rank=2), progress=False)
-    effects = qk.intervene(model, paths[0], features, draws=1, progress=False)
-    assert effects.to_frame().equals(qk.intervene(model, one, features, draws=1, progress=False).to_frame())
+    effects = qk.intervene(model, paths[0], features, compare=qk.Comparison(draws=1), progress=False)
+    assert effects.to_frame().equals(
+        qk.intervene(model, one, features, compare=qk.Comparison(draws=1), progress=False).to_frame()
+    )
     means = qk.attribute(model, Path(paths[0]), features, progress=False)
     assert means.to_frame().equals(qk.attribute(model, one, features, progress=False).to_frame())
 
@@ -347,14 +349,11 @@ def features(model):
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"draws": draws} for draws in (0, 1.5, "many")),
-        *({"seed": seed} for seed in (-1, 2**70, "a")),
         *({"edit": edit} for edit in (3, "blur")),
-        *({"methods": methods} for methods in (3, ["x"], [3])),
-        *({"groups": groups} for groups in (3, {"x": ["nope"]}, {"x": 3}, {3: ["boxes"]})),
-        *({"labels": labels} for labels in (3, {"boxes": 3})),
         *({"batch_size": size} for size in (0, "x")),
         {"outcome": 3},
+        {"compare": 3},
+        {"compare": {"draws": 2}},
         {"heads": 3},
     ],
     ids=str,
@@ -362,6 +361,27 @@ def features(model):
 def test_intervene__bad_options_are_one_sentence_before_the_pass(model, features, wrong, monkeypatch):
     monkeypatch.setattr(type(model), "run", lambda *_, **__: pytest.fail("the model ran"))
     one_sentence(lambda: qk.intervene(model, contrast(4), features, progress=False, **wrong))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"draws": draws} for draws in (0, 1.5, "many")),
+        *({"seed": seed} for seed in (-1, 2**70, "a")),
+        *({"methods": methods} for methods in (3, ["x"], [3])),
+        *({"groups": groups} for groups in (3, {"x": ["nope"]}, {"x": 3}, {3: ["boxes"]})),
+        *({"labels": labels} for labels in (3, {"boxes": 3})),
+    ],
+    ids=str,
+)
+def test_comparison__bad_options_are_one_sentence_before_the_pass(model, features, wrong, monkeypatch):
+    monkeypatch.setattr(type(model), "run", lambda *_, **__: pytest.fail("the model ran"))
+    one_sentence(lambda: qk.intervene(model, contrast(4), features, compare=qk.Comparison(**wrong), progress=False))
+
+
+@pytest.mark.parametrize("wrong", [("logits", True, "some"), ("attention", False), ("attention", True, "all")], ids=str)
+def test_outcome__what_is_not_possible_is_one_sentence(wrong):
+    one_sentence(lambda: qk.Outcome(*wrong))
 
 
 @pytest.mark.parametrize(

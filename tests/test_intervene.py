@@ -15,7 +15,7 @@ from transformers import DynamicCache, RobertaForCausalLM
 import qkprism as qk
 from one_head import decompose_vector_sets
 from planted import swap
-from qkprism import Contrast, Edit, Effects, Example, Head, QKPrismError
+from qkprism import Comparison, Contrast, Edit, Effects, Example, Head, QKPrismError
 from qkprism.capture.source import sites_of
 from qkprism.contrasts import Span, Text
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE
@@ -27,7 +27,7 @@ from qkprism.models.continuation import Continuation, cache_is_exact, skips_are_
 from qkprism.models.encoding import encode
 from qkprism.verbs import outcomes
 from qkprism.verbs.aims import all_aims, given_aims
-from qkprism.verbs.intervene import conditions_of
+from qkprism.verbs.plan import conditions_of
 from test_pipeline import WORDS
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -73,6 +73,8 @@ def load(name, **settings):
 
 
 HEADS = ["L0H1", "L1H0", "L1H3"]
+ONE, TWO = (Comparison(draws=draws) for draws in (1, 2))
+CONTRAST = Comparison(methods=["contrast"], draws=1)
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3", "gemma2", "gpt2", "gpt_oss"])
@@ -112,8 +114,10 @@ def test_intervene__predicted_attention_is_that_of_the_really_edited_model(model
     encoded = encode(model.tokenizer, test)
     aims = given_aims(encoded, 0)
     for i, item in enumerate(test):
-        effects = qk.intervene(model, [item], features, draws=1, progress=False)
-        conditions = conditions_of(features, sites_of(model, features.heads), ("contrast", "raw"), 1, 0)
+        effects = qk.intervene(model, [item], features, compare=ONE, progress=False)
+        conditions = conditions_of(
+            features, sites_of(model, features.heads), Comparison(methods=("contrast", "raw"), draws=1)
+        )
         o, t = (getattr(aims[i], side).position for side in ("original", "target"))
         for head in features.heads:
             for at, name in enumerate(conditions[head].names):
@@ -149,9 +153,9 @@ def test_intervene__further_edits_are_those_of_the_really_edited_model(llama, ow
     test = examples(2, seed=9)
     encoded = encode(llama.tokenizer, test)
     aims = given_aims(encoded, 0)
-    conditions = conditions_of(own, sites_of(llama, own.heads), ("contrast",), 1, 0)
+    conditions = conditions_of(own, sites_of(llama, own.heads), CONTRAST)
     for i, item in enumerate(test):
-        effects = qk.intervene(llama, [item], own, edit=edit, methods=["contrast"], draws=1, progress=False)
+        effects = qk.intervene(llama, [item], own, edit=edit, compare=CONTRAST, progress=False)
         o, t = (getattr(aims[i], side).position for side in ("original", "target"))
         for head in own.heads:
             for at, name in enumerate(conditions[head].names):
@@ -181,10 +185,10 @@ def test_intervene__further_edits_are_those_of_the_really_edited_model(llama, ow
 
 def test_intervene__batches_and_order_change_nothing(llama, own):
     test = examples(30, seed=3)
-    whole = qk.intervene(llama, test, own, draws=2, progress=False)
+    whole = qk.intervene(llama, test, own, compare=TWO, progress=False)
     for other in (
-        qk.intervene(llama, test, own, draws=2, batch_size=1, progress=False),
-        qk.intervene(llama, test, own, draws=2, batch_size=7, progress=False),
+        qk.intervene(llama, test, own, compare=TWO, batch_size=1, progress=False),
+        qk.intervene(llama, test, own, compare=TWO, batch_size=7, progress=False),
     ):
         assert torch.allclose(whole.values, other.values, atol=1e-6)
         assert torch.allclose(whole.errors, other.errors, atol=1e-6)
@@ -193,7 +197,7 @@ def test_intervene__batches_and_order_change_nothing(llama, own):
 
 
 def test_intervene__full_swap_exchanges_the_attention_and_none_leaves_it(llama, own):
-    found = qk.intervene(llama, examples(20, seed=4), own, draws=1, progress=False)
+    found = qk.intervene(llama, examples(20, seed=4), own, compare=ONE, progress=False)
     for head in own.heads:
         before = [found.value(f"attention_{side}", head=head, control="none")[0] for side in ("original", "target")]
         after = [found.value(f"attention_{side}", head=head, control="full")[0] for side in ("original", "target")]
@@ -204,8 +208,8 @@ def test_intervene__full_swap_exchanges_the_attention_and_none_leaves_it(llama, 
 
 def test_intervene__is_the_mean_over_single_examples_with_its_error(llama, own):
     test = examples(12, seed=5)
-    whole = qk.intervene(llama, test, own, draws=2, progress=False)
-    single = [qk.intervene(llama, test[i : i + 1], own, draws=2, progress=False) for i in range(12)]
+    whole = qk.intervene(llama, test, own, compare=TWO, progress=False)
+    single = [qk.intervene(llama, test[i : i + 1], own, compare=TWO, progress=False) for i in range(12)]
     given = sum(entry.target == "given" for entry in whole.entries)
     each = torch.stack([s.values[:, :given] for s in single])
     assert torch.allclose(whole.values[:, :given], each.mean(0), atol=1e-6)
@@ -218,8 +222,8 @@ def test_intervene__is_the_mean_over_single_examples_with_its_error(llama, own):
 def test_effects__a_gain_is_paired_for_every_control(llama, own):
     """Against the plain computation from single examples: the error is that of the differences to no edit."""
     test = examples(10, seed=5)
-    whole = qk.intervene(llama, test, own, draws=2, progress=False)
-    single = [qk.intervene(llama, item, own, draws=2, progress=False) for item in test]
+    whole = qk.intervene(llama, test, own, compare=TWO, progress=False)
+    single = [qk.intervene(llama, item, own, compare=TWO, progress=False) for item in test]
     for control in CONTROLS:
         where = {"head": "L1H0", "control": control.name} | ({} if control.shared else {"feature": "boxes"})
         moved = torch.tensor([s.value("shift", **where)[0] for s in single], dtype=torch.float64)
@@ -231,9 +235,9 @@ def test_effects__a_gain_is_paired_for_every_control(llama, own):
 
 def test_intervene__weights_count(llama, own):
     a, b = examples(2, seed=6)
-    found = [qk.intervene(llama, [x, b], own, draws=1, progress=False) for x in (Example(a.text, weight=3.0), a)]
+    found = [qk.intervene(llama, [x, b], own, compare=ONE, progress=False) for x in (Example(a.text, weight=3.0), a)]
     given = sum(entry.target == "given" for entry in found[0].entries)
-    single = [qk.intervene(llama, [x], own, draws=1, progress=False).values[:, :given] for x in (a, b)]
+    single = [qk.intervene(llama, [x], own, compare=ONE, progress=False).values[:, :given] for x in (a, b)]
     assert torch.allclose(found[0].values[:, :given], (3 * single[0] + single[1]) / 4, atol=1e-6)
     assert not torch.allclose(found[0].values, found[1].values, atol=1e-6)
 
@@ -243,20 +247,20 @@ def test_intervene__targets_that_differ_in_one_label_only_are_reported_where_the
     spans = [Span(a, b, labels) for a, b, labels in keys]
     matched = Example(Text("xA yB zC box", None, (spans[0],), tuple(spans[1:])))
     encoded = encode(llama.tokenizer, [matched, *examples(2, seed=1)])
-    aims = all_aims(encoded, own, None, 0)
+    aims = all_aims(encoded, own, Comparison())
     assert set(aims) == {"given", "boxes", "first"}
     assert aims["boxes"][0].target.labels == {"boxes": "b", "first": 0}
     assert aims["first"][0].target.labels == {"boxes": "a", "first": 1}
-    found = qk.intervene(llama, [matched, *examples(2, seed=1)], own, draws=1, progress=False)
+    found = qk.intervene(llama, [matched, *examples(2, seed=1)], own, compare=ONE, progress=False)
     assert found.targets == ("given", "boxes", "first")
     assert found.n[[e.target == "first" for e in found.entries].index(True)] == len(aims["first"])
 
 
 def test_intervene__random_targets_go_with_the_text_not_its_place(llama, own):
     test = examples(6, seed=8, target=False)
-    forward, backward = (qk.intervene(llama, x, own, draws=1, progress=False) for x in (test, test[::-1]))
+    forward, backward = (qk.intervene(llama, x, own, compare=ONE, progress=False) for x in (test, test[::-1]))
     assert torch.allclose(forward.values, backward.values, atol=1e-6)
-    one = qk.intervene(llama, test[0], own, draws=1, progress=False)
+    one = qk.intervene(llama, test[0], own, compare=ONE, progress=False)
     assert one.n[0] == 1
 
 
@@ -266,7 +270,7 @@ def test_intervene__names_of_results_are_no_names_for_contrasts(llama):
 
 
 def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
-    found = qk.intervene(llama, examples(10, seed=2), own, draws=3, progress=False)
+    found = qk.intervene(llama, examples(10, seed=2), own, compare=Comparison(draws=3), progress=False)
     assert [note for note in found.notes if "conditional edit needs twins" in note]
     again = Effects.load(found.save(tmp_path / "effects"))
     assert again.entries == found.entries
@@ -307,7 +311,7 @@ def told_of(effects, **changes):
 
 
 def test_effects__a_share_of_the_whole_key_only_where_both_move_attention_to_the_target(llama, own):
-    found = qk.intervene(llama, examples(5, seed=2), own, draws=1, progress=False)
+    found = qk.intervene(llama, examples(5, seed=2), own, compare=ONE, progress=False)
     assert ", 50% of the whole key" in told_of(found, feature=(0.1, 0.01), full=(0.2, 0.01))
     for feature, full in ((-0.1, -0.2), (0.1, -0.2), (-0.1, 0.2), (0.1, 0.01)):
         for edit in ("swap", "steer"):
@@ -317,7 +321,7 @@ def test_effects__a_share_of_the_whole_key_only_where_both_move_attention_to_the
 
 @torch.inference_mode()  # in which tensors of results can be written
 def test_effects__only_a_steer_may_beat_a_control_the_other_way(llama, own):
-    found = qk.intervene(llama, examples(5, seed=2), own, draws=1, progress=False)
+    found = qk.intervene(llama, examples(5, seed=2), own, compare=ONE, progress=False)
     found = replace(found, gains=-found.gains.abs() - 1, advantage=-found.advantage.abs() - 1)
     found.advantage_error[:] = 0.1
     assert {row["beaten"] for row in replace(found, spread=0 * found.spread).beats()} == {False}
@@ -327,13 +331,13 @@ def test_effects__only_a_steer_may_beat_a_control_the_other_way(llama, own):
 
 @pytest.mark.parametrize("outcome", ["attention", "logits"])
 def test_effects__one_example_has_no_error_and_says_so(llama, own, outcome):
-    found = qk.intervene(llama, examples(1, seed=2), own, draws=2, outcome=outcome, progress=False)
+    found = qk.intervene(llama, examples(1, seed=2), own, compare=TWO, outcome=outcome, progress=False)
     for sentence in found.verdict():
         assert "nan" not in sentence
         assert "beat" not in sentence
         assert sentence.endswith("one example has no standard error, so it is not compared with controls.")
     assert any(note.startswith("One example has") for note in found.notes)
-    several = qk.intervene(llama, examples(2, seed=2), own, draws=2, outcome=outcome, progress=False)
+    several = qk.intervene(llama, examples(2, seed=2), own, compare=TWO, outcome=outcome, progress=False)
     assert not any(note.startswith("One example has") for note in several.notes)
 
 
@@ -435,11 +439,19 @@ CHOSEN = [
 @pytest.mark.parametrize("edit", [Edit(), Edit("ablate"), Edit("ablate", side="query")], ids=str)
 def test_outcome__is_that_of_the_edited_model_run_by_hand(llama, own, edit):
     test = examples(5, seed=11)
-    found = qk.intervene(llama, test, own, outcome="logits", edit=edit, methods=["contrast"], draws=1, progress=False)
+    found = qk.intervene(
+        llama,
+        test,
+        own,
+        outcome="logits",
+        edit=edit,
+        compare=CONTRAST,
+        progress=False,
+    )
     assert found.heads == ("L0H1+L1H0+L1H3",)
     encoded = encode(llama.tokenizer, test)
     aims = given_aims(encoded, 0)
-    conditions = conditions_of(own, sites_of(llama, own.heads), ("contrast",), 1, 0)
+    conditions = conditions_of(own, sites_of(llama, own.heads), CONTRAST)
     for name in CHOSEN:
         changes = []
         for i, item in enumerate(encoded):
@@ -476,7 +488,7 @@ def test_outcome__is_that_of_the_edited_model_run_by_hand(llama, own, edit):
 
 def test_outcome__cached_whole_and_batched_are_the_same(llama, own, monkeypatch):
     test = examples(8, seed=12)
-    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    options = {"outcome": "logits", "compare": CONTRAST, "progress": False}
     cached = qk.intervene(llama, test, own, **options)
     small = qk.intervene(llama, test, own, batch_size=3, **options)
     monkeypatch.setattr("qkprism.verbs.outcomes.cache_is_exact", lambda *_: False)
@@ -499,12 +511,12 @@ def test_outcome__is_read_before_what_the_tokenizer_puts_after_a_text():
 
 def test_outcome__heads_one_by_one_and_all_rows(llama, own):
     test = examples(4, seed=13)
-    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
-    each = qk.intervene(llama, test, own, together=False, **options)
+    options = {"outcome": "logits", "compare": CONTRAST, "progress": False}
+    each = qk.intervene(llama, test, own, **options | {"outcome": qk.Outcome("logits", together=False)})
     assert each.heads == tuple(map(Head.parse, HEADS))
     alone = qk.intervene(llama, test, own, heads="L1H0", **options)
     assert torch.allclose(each.values[:, :, 1], alone.values[:, :, 0], atol=1e-5)
-    every_row = qk.intervene(llama, test, own, heads="L0H1", rows="all", **options)
+    every_row = qk.intervene(llama, test, own, heads="L0H1", **options | {"outcome": qk.Outcome("logits", rows="all")})
     query_row = qk.intervene(llama, test, own, heads="L0H1", **options)
     assert not torch.allclose(every_row.values, query_row.values, atol=1e-4)
 
@@ -518,7 +530,7 @@ def answered(text, answers):
 
 
 def test_outcome__answers_are_the_keys_or_their_label(llama, own):
-    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    options = {"outcome": "logits", "compare": CONTRAST, "progress": False}
     text = "the jam in [+A], the hat in [-B], the jam in box"
     plain, same = (qk.intervene(llama, [e], own, **options) for e in (Example.parse(text), answered(text, ["A", "B"])))
     turned = qk.intervene(llama, [answered(text, ["B", "A"])], own, **options)
@@ -535,7 +547,7 @@ def test_outcome__halves_a_batch_that_does_not_fit_and_adds_nothing_twice(llama,
     if not cached:
         monkeypatch.setattr(outcomes, "cache_is_exact", lambda *_: False)
     test = examples(9, seed=12)
-    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    options = {"outcome": "logits", "compare": CONTRAST, "progress": False}
     expected = qk.intervene(llama, test, own, **options)
     logits, sizes = Continuation.logits, []
 
@@ -579,12 +591,18 @@ def test_outcome__progress_counts_every_edited_text_once_also_after_halving(llam
 
     monkeypatch.setattr(outcomes, "bar", counting)
     monkeypatch.setattr(Continuation, "start", classmethod(small_memory))
-    qk.intervene(llama, test, own, outcome="logits", methods=["contrast"], draws=1)
+    qk.intervene(
+        llama,
+        test,
+        own,
+        outcome="logits",
+        compare=CONTRAST,
+    )
     assert len(ticks) > 3
 
 
 def test_outcome__answers_that_the_model_hardly_gives_are_noted(llama, own, monkeypatch):
-    options = {"outcome": "logits", "methods": ["contrast"], "draws": 1, "progress": False}
+    options = {"outcome": "logits", "compare": CONTRAST, "progress": False}
     found = qk.intervene(llama, examples(3, seed=12), own, **options)
     before = found.value("probability_original", head=found.heads[0], control="none")[0]
     assert before < 0.05
@@ -595,7 +613,7 @@ def test_outcome__answers_that_the_model_hardly_gives_are_noted(llama, own, monk
 
 def test_outcome__nan_is_one_sentence():
     model = load("llama", tie_word_embeddings=False)
-    options = {"outcome": "logits", "methods": ["raw"], "draws": 1, "progress": False}
+    options = {"outcome": "logits", "compare": Comparison(methods=["raw"], draws=1), "progress": False}
     own = qk.decompose(model, contrasts(20), heads=["L0H1"], recipe=qk.Recipe(rank=1), progress=False)
     huge = Edit("steer", side="query", amount=1e38, vector=[1.0] * 8)
     with pytest.raises(
@@ -623,12 +641,18 @@ def test_intervene__bad_input_is_one_clear_line(llama, own):
         (lambda: qk.intervene(llama, [twin], own), "needs a negative key"),
         (lambda: qk.intervene(llama, [], own), "no examples"),
         (lambda: qk.intervene(llama, [Example.parse("[-A] [?x] [+B]")], own), "comes after the query"),
-        (lambda: qk.intervene(llama, test, own, draws=0), "draws=0 is not possible"),
-        (lambda: qk.intervene(llama, test, own, labels={"colour": "x"}), "labels names the contrast 'colour'"),
-        (lambda: qk.intervene(llama, test, own, methods=["best"]), "not a method of editing"),
-        (lambda: qk.intervene(llama, test, own, methods=[]), "No method of editing"),
-        (lambda: qk.intervene(llama, test, own, labels={"boxes": "colour"}), "No key has a label 'colour'"),
-        (lambda: qk.intervene(llama, test, own, seed=-1), "seed=-1 is not possible"),
+        (lambda: qk.intervene(llama, test, own, compare=Comparison(draws=0)), "draws=0 is not possible"),
+        (
+            lambda: qk.intervene(llama, test, own, compare=Comparison(labels={"colour": "x"})),
+            "labels names the contrast 'colour'",
+        ),
+        (lambda: qk.intervene(llama, test, own, compare=Comparison(methods=["best"])), "not a method of editing"),
+        (lambda: qk.intervene(llama, test, own, compare=Comparison(methods=[])), "No method of editing"),
+        (
+            lambda: qk.intervene(llama, test, own, compare=Comparison(labels={"boxes": "colour"})),
+            "No key has a label 'colour'",
+        ),
+        (lambda: qk.intervene(llama, test, own, compare=Comparison(seed=-1)), "seed=-1 is not possible"),
         (lambda: qk.intervene(llama, test, own, edit=Edit("steer", direction=4)), "is not in 'boxes' of L0H1"),
         (lambda: qk.intervene(llama, test, own, edit=Edit("replace", vector=[1.0])), "has 1 numbers; L0H1 needs 8"),
     ]:
@@ -658,7 +682,7 @@ def test_intervene__encoders_have_no_next_token():
     marked = [Example.parse("hat in [+A], pen in [-B], [?box]"), Example.parse("cup in [-A], pen in [+B], [?box]")]
     contrast = Contrast("c", tuple(marked * 10))
     own = qk.decompose(model, contrast, heads=["L0H0"], recipe=qk.Recipe(rank=1), progress=False)
-    assert qk.intervene(model, marked, own, draws=1, progress=False).n[0] == 2
+    assert qk.intervene(model, marked, own, compare=ONE, progress=False).n[0] == 2
     with pytest.raises(QKPrismError, match="needs a causal language model"):
         qk.intervene(model, marked, own, outcome="logits", progress=False)
 
@@ -819,7 +843,7 @@ def test_intervene__of_several_sets_gives_what_each_would_alone_from_one_pass(ll
         ),
     }
     test = Contrast("test", examples(6, seed=4))
-    options = {"draws": 2, "progress": False}
+    options = {"compare": TWO, "progress": False}
     ran = []
     hook = llama.hf.model.layers[0].register_forward_hook(lambda *_: ran.append(1))
     found = qk.intervene(llama, test, sets, batch_size=3, **options)
@@ -855,7 +879,7 @@ def test_outcome__tries_the_cache_on_the_shortest_texts_too(monkeypatch):
     found = []
     for own in (outcomes.cache_is_exact, lambda *_: False):
         monkeypatch.setattr(outcomes, "cache_is_exact", own)
-        found.append(qk.intervene(model, test, features, outcome="logits", draws=1, progress=False))
+        found.append(qk.intervene(model, test, features, outcome="logits", compare=ONE, progress=False))
     assert torch.allclose(found[0].values, found[1].values, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
@@ -871,6 +895,6 @@ def test_outcome__keeps_the_cache_of_one_batch_at_a_time(llama, own, monkeypatch
     monkeypatch.setattr(outcomes, "cache_is_exact", lambda *_: True)
     monkeypatch.setattr(outcomes, "skips_are_exact", lambda *_: True)
     monkeypatch.setattr(outcomes.Continuation, "start", classmethod(counted))
-    qk.intervene(llama, examples(9, seed=3), own, outcome="logits", batch_size=3, draws=1, progress=False)
+    qk.intervene(llama, examples(9, seed=3), own, outcome="logits", batch_size=3, compare=ONE, progress=False)
     assert len(left) >= 3
     assert not any(left)

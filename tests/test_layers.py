@@ -76,6 +76,7 @@ FLOORS = [
     ],
     ["subspaces.modulation"],
     [
+        "subspaces.comparison",
         "subspaces.conditions",
         "subspaces.spaces",
         "subspaces.intervention",
@@ -138,6 +139,7 @@ FLOORS = [
         "verbs.counterfactuals",
         "verbs.decompose",
         "verbs.find_heads",
+        "verbs.plan",
         "verbs.outcomes",
         "verbs.intervene",
         "verbs.attribute",

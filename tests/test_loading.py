@@ -204,9 +204,9 @@ def test_load__without_an_output_layer_attention_is_read_and_predictions_are_ref
         model = qk.load(folder)
     assert qk.find_heads(model, contrast(4), progress=False).n == 4
     assert model_digest(model.hf) == model_digest(whole.hf)
-    qk.intervene(model, contrast(4), features, draws=1, progress=False)
+    qk.intervene(model, contrast(4), features, compare=qk.Comparison(draws=1), progress=False)
     with pytest.raises(QKPrismError, match="predicts no next token"):
-        qk.intervene(model, contrast(4), features, draws=1, outcome="logits", progress=False)
+        qk.intervene(model, contrast(4), features, compare=qk.Comparison(draws=1), outcome="logits", progress=False)
 
 
 def test_load__a_pooler_and_tied_weights_may_be_missing(tmp_path):
@@ -306,7 +306,7 @@ def test_load__half_of_the_layers_on_disk_give_the_same_moments(family, tmp_path
         on_disk, in_memory = (features.layers[layer].moments[texts.name].tensors() for features in found)
         assert all(torch.equal(on_disk[name], total) for name, total in in_memory.items())
     assert found[0].provenance["model_digest"] == found[1].provenance["model_digest"]
-    qk.intervene(whole, texts, found[0], heads=["L1H0"], draws=1, progress=False)
+    qk.intervene(whole, texts, found[0], heads=["L1H0"], compare=qk.Comparison(draws=1), progress=False)
 
 
 def test_load__refuses_a_model_whose_heads_processes_cannot_share_evenly():

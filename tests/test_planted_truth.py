@@ -12,7 +12,8 @@ from qkprism import Head
 from qkprism.core.effect_sums import Condition
 from qkprism.core.splitting import split_of
 from qkprism.results.effects import GIVEN
-from qkprism.subspaces.conditions import PROJECTING, layer_conditions
+from qkprism.subspaces.comparison import PROJECTING
+from qkprism.subspaces.conditions import layer_conditions
 from qkprism.subspaces.intervention import Attending
 
 SHARP = 3.5  # of the softmax, for a top attention of about 0.97

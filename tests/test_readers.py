@@ -12,7 +12,7 @@ from qkprism.capture.readers import read_together
 from qkprism.contrasts import Span
 from qkprism.heads import Head
 from qkprism.verbs.attribute import attributions_reader
-from qkprism.verbs.intervene import EditOptions, effects_readers
+from qkprism.verbs.intervene import effects_readers
 from qkprism.verbs.project import projections_reader
 from qkprism.verbs.validate import validation_reader
 from test_intervene import HEADS, contrasts, examples, load
@@ -34,7 +34,7 @@ def features(model):
 def readers_of(model, features, given):
     bases = [base for base, _ in given["boxes"]]
     return {
-        **effects_readers(model, bases, {"effects": features}, EditOptions(draws=2)),
+        **effects_readers(model, bases, {"effects": features}, qk.Comparison(draws=2)),
         "validation": validation_reader(model, given, features),
         "attributions": attributions_reader(model, bases[2:9], features, method="shapley"),
         "projections": projections_reader(model, [*bases[:5], *examples(4, seed=9)], features, heads=["L1H0"]),
@@ -47,7 +47,7 @@ def assert_same(found, model, features, given, monkeypatch):
     monkeypatch.setattr(batching, "LEAST_SAVED", 0.99)
     bases = [base for base, _ in given["boxes"]]
     alone = {
-        "effects": qk.intervene(model, bases, features, draws=2, progress=False),
+        "effects": qk.intervene(model, bases, features, compare=qk.Comparison(draws=2), progress=False),
         "validation": qk.validate(model, given, features, progress=False),
         "attributions": qk.attribute(model, bases[2:9], features, method="shapley", progress=False),
     }

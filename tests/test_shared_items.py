@@ -83,9 +83,13 @@ def bound():
 @pytest.mark.parametrize("outcome", ["attention", "logits"])
 def test_intervene__item_changes_errors_alone(bound, outcome):
     model, task, features = bound
-    options = {"draws": 2, "methods": ["raw"], "outcome": outcome, "progress": False}
-    plain = qk.intervene(model, task.test, features, **options)
-    shared = qk.intervene(model, task.test, features, item="thing", **options)
+    plain, shared = (
+        qk.intervene(
+            model, task.test, features, outcome=outcome, progress=False,
+            compare=qk.Comparison(draws=2, methods=["raw"], item=item),
+        )
+        for item in (None, "thing")
+    )  # fmt: skip
     assert torch.equal(plain.values, shared.values)
     assert torch.equal(plain.gains, shared.gains)
     known = plain.gain_errors.isfinite() & shared.gain_errors.isfinite()
@@ -98,4 +102,4 @@ def test_intervene__item_changes_errors_alone(bound, outcome):
 def test_intervene__an_item_that_no_key_has_is_one_clear_line(bound):
     model, task, features = bound
     with pytest.raises(QKPrismError, match="No key has a label 'colour'"):
-        qk.intervene(model, task.test, features, item="colour", progress=False)
+        qk.intervene(model, task.test, features, compare=qk.Comparison(item="colour"), progress=False)

@@ -143,7 +143,7 @@ def test_verbs__read_vectors_as_attention_among_marked_keys():
     attention = logit.softmax(-1)
     scores = qk.find_heads(source, "z", **QUIET)
     assert scores.values["attention_positive"].tolist() == pytest.approx(attention[:, :, 0].mean(0).tolist(), rel=1e-5)
-    effects = qk.intervene(source, "z", features, draws=1, **QUIET)
+    effects = qk.intervene(source, "z", features, compare=qk.Comparison(draws=1), **QUIET)
     before = effects.value("attention_original", head="L3H0", control="none")[0]
     assert before == pytest.approx(float(attention[:, 0, 0].mean()), rel=1e-5)
     terms = qk.attribute(source, "z", features, **QUIET)
@@ -157,7 +157,7 @@ def test_verbs__say_what_vectors_lack(model):
     source = VectorSource({"z": Vectors(*torch.randn(3, 40, 4).unbind())})
     features = qk.decompose(source, **QUIET)
     for verb in (
-        lambda: qk.intervene(source, "z", features, outcome="logits", draws=1, **QUIET),
+        lambda: qk.intervene(source, "z", features, outcome="logits", compare=qk.Comparison(draws=1), **QUIET),
         lambda: qk.validate(source, {"z": []}, features, **QUIET),
     ):
         with pytest.raises(QKPrismError, match=r"a VectorSource has none to run\. Give a model"):

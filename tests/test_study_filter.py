@@ -28,6 +28,7 @@ from qkprism.studies.filter_claims import (
     rank_of_one_query,
     share_of_whole,
 )
+from qkprism.subspaces.comparison import Comparison
 from qkprism.subspaces.crossing import crossing
 from qkprism.subspaces.separation import separation
 from tiny import one_thread  # noqa: F401
@@ -190,7 +191,7 @@ def test_filter__tables_agree_with_the_plain_computation(run):
     assert scope.score("accuracy", head, "pooled") == pytest.approx(float(right))
     whole = scope.score("accuracy", head, control="full")
     eye = scope.compared.with_rank({"pooled": feature.d_head})
-    full = separation(train, test, eye, "category", groups={"pooled": ["pooled"]}, draws=1)
+    full = separation(train, test, eye, "category", Comparison(groups={"pooled": ["pooled"]}, draws=1))
     assert full.value("score", head=head, feature="pooled", target="accuracy")[0] == pytest.approx(whole)
     single = scope.compared[scope.categories[0], head]
     assert single.choices.center == "none"

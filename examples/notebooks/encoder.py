@@ -24,5 +24,5 @@ features = qk.decompose(model, task.contrasts, heads=heads.top(3), progress=Fals
 features.to_frame()[["head", "rank", "rank_heldout", "logit_gap", "q"]]
 
 # %%
-effects = qk.intervene(model, task.test, features, draws=3, progress=False)
+effects = qk.intervene(model, task.test, features, compare=qk.Comparison(draws=3), progress=False)
 print(*effects.verdict(), sep="\n")

@@ -32,7 +32,7 @@ features.to_frame()[["head", "rank", "rank_heldout", "logit_gap", "q"]]
 # Is it used? Exchange the two keys in each feature, beside controls of the same rank.
 
 # %%
-effects = qk.intervene(model, task.test, features, draws=3, progress=False)
+effects = qk.intervene(model, task.test, features, compare=qk.Comparison(draws=3), progress=False)
 print(*effects.verdict(), sep="\n")
 
 # %%

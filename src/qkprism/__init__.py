@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from qkprism.heads import Head
     from qkprism.models.loading import load
     from qkprism.models.model import Model
+    from qkprism.options import Outcome
     from qkprism.results.attribution import Attribution, Attributions
     from qkprism.results.effects import Effects
     from qkprism.results.features import Features
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from qkprism.results.validation import Validation
     from qkprism.studies.shelf import run_shelf
     from qkprism.studies.shelf_result import Shelf
+    from qkprism.subspaces.comparison import Comparison
     from qkprism.subspaces.modulation import interactions
     from qkprism.verbs.attribute import attribute
     from qkprism.verbs.decompose import Recipe, decompose
@@ -49,6 +51,7 @@ __all__ = [
     "Atlas",
     "Attribution",
     "Attributions",
+    "Comparison",
     "Contrast",
     "Edit",
     "Effects",
@@ -62,6 +65,7 @@ __all__ = [
     "Interactions",
     "Model",
     "Moments",
+    "Outcome",
     "Projections",
     "QKPrismError",
     "Recipe",
@@ -104,6 +108,7 @@ _NAMES = {
     "heads": ("Head",),
     "models.loading": ("load",),
     "models.model": ("Model",),
+    "options": ("Outcome",),
     "results.attribution": ("Attribution", "Attributions"),
     "results.effects": ("Effects",),
     "results.features": ("Features",),
@@ -111,6 +116,7 @@ _NAMES = {
     "results.projections": ("Projections",),
     "results.scores": ("HeadScores",),
     "results.validation": ("Validation",),
+    "subspaces.comparison": ("Comparison",),
     "subspaces.modulation": ("interactions",),
     "verbs.attribute": ("attribute",),
     "verbs.decompose": ("Recipe", "decompose"),

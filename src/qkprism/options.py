@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from qkprism.errors import QKPrismError
@@ -17,7 +18,8 @@ Metric = Literal["raw", "contrast"]
 Reading = Literal["plain", "paired", "symmetric", "matched"]
 TokenChoice = Literal["last", "first", "every"]
 Frame = Literal["post", "relative"]
-Outcome = Literal["attention", "logits"]
+OutcomeKind = Literal["attention", "logits"]
+WhichRows = Literal["query", "all"]
 SplitMethod = Literal["oblique", "sequential", "shapley", "both", "conditional"]
 Rank = int | str  # a number or a rule
 Preset = Literal["paper", "paper-code"]
@@ -27,7 +29,7 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 READINGS: tuple[Reading, ...] = get_args(Reading)
 TOKENS: tuple[TokenChoice, ...] = get_args(TokenChoice)
 FRAMES: tuple[Frame, ...] = get_args(Frame)
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+OUTCOMES: tuple[OutcomeKind, ...] = get_args(OutcomeKind)
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 RULES = ("balanced", "energy", "heldout", "own")
 HEAD_MEASURES = ("accuracy", "accuracy_all", "attention_positive", "attention_negative", "ratio", "logit_gap")
@@ -97,6 +99,30 @@ def names_in(value: Any, name: str) -> list[str]:
     if not all(isinstance(one, str) for one in names):
         raise QKPrismError(f"{name}={show(value)} is not a list of names. Write it as ['a', 'b'].")
     return names
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the effect of an edit is looked for: `intervene(..., outcome=Outcome("logits", together=False))`.
+
+    kind       `attention` (default) is exact without a new pass; `logits` runs the edited model and tells the effect on
+               its prediction, which takes a pass an edit. An answer is the key's token, or its label `answer`
+    together   with logits: edit all heads at once (default), or one by one
+    rows       with logits: edit only the rows of marked `query` tokens (default), or `all`
+    """
+
+    kind: OutcomeKind = "attention"
+    together: bool = True
+    rows: WhichRows = "query"
+
+    def __post_init__(self) -> None:
+        choice(self.kind, OUTCOMES, "an outcome")
+        if self.rows not in ("query", "all"):
+            raise QKPrismError(f"rows={show(self.rows)} is not known. Use 'query' or 'all'.")
+        if self.kind == "attention" and (self.rows, self.together) != ("query", True):
+            raise QKPrismError(
+                "together and rows are of outcome='logits': attention is told of every head by itself, at the query."
+            )
 
 
 def by_name(value: Any, name: str) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 THREE = STAGES.index("+ asked position")
 NAMED = "+ named"  # the stage of the features that are told of a row
 EVEN = 0.1  # logits: a smaller lead is none
+ROUNDED = 0.05  # logits: less reads 0.0
 FRAME = "width: 100%; height: 620px; border: 0"  # of the page in a notebook
 
 
@@ -254,16 +255,17 @@ def _over(values: Float64[Tensor, "*draw token"], key: int, rival: int | None) -
 
 
 def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
-    """Two short sentences, made from the numbers of the edge and nothing else."""
+    """Three short sentences, made from the numbers of the edge and nothing else."""
     query, key = (_told(tokens, place) for place in (edge.query, edge.key))
     start = f"{edge.head} attends from {query} to {key} ({edge.attention:.2f})"
     if edge.rival is None:
         return f"{start}: it sees nothing else."
-    side = "above" if edge.height >= 0 else "below"
-    said = f"{start} by {_word(edge.decides)}: {edge.shares[edge.decides]:+.1f} of {abs(edge.height):.1f} logits {side}"
-    second = _second(edge.shares, edge.decides)
-    more = f" ({_word(second)}: {edge.shares[second]:+.1f})" if second else ""
-    return f"{said} the mean token{more}. {_lead_words(edge, tokens)}"
+    why, side = ("because of", "above") if edge.height >= 0 else ("in spite of", "below")
+    told = [edge.decides, *_second(edge.shares, edge.decides)]
+    return (
+        f"{start} {why} {_word(edge.decides)}. {tokens[edge.key]!r} stands {abs(edge.height):.1f} logits {side} the mean "
+        f"token: {_parts(edge.shares, told)}. {_lead_words(edge, tokens)}"
+    )
 
 
 def _told(tokens: Sequence[str], place: int) -> str:
@@ -277,17 +279,23 @@ def _lead_words(edge: Edge, tokens: Sequence[str]) -> str:
     rival = f"{tokens[edge.rival]!r} (token {edge.rival})"
     if abs(edge.lead) < EVEN:
         return f"{rival} gets about as much."
-    sign = 1 if edge.lead >= 0 else -1
+    sign, word = (1, "leads") if edge.lead >= 0 else (-1, "trails")
     tips = max(edge.lead_shares, key=lambda name: sign * edge.lead_shares[name])
-    word = "leads" if edge.lead >= 0 else "trails"
-    return f"It {word} {rival} by {abs(edge.lead):.1f}, chiefly by {_word(tips)}: {edge.lead_shares[tips]:+.1f}."
+    return f"It {word} {rival} by {abs(edge.lead):.1f}: {_parts(edge.lead_shares, [tips])}."
 
 
-def _second(shares: Mapping[str, float], first: str) -> str | None:
+def _parts(shares: Mapping[str, float], told: Sequence[str]) -> str:
+    """Some parts by name, and all others together, so that what is told adds up."""
+    parts = [f"{_word(name)} {shares[name]:+.1f}" for name in told]
+    rest = sum(share for name, share in shares.items() if name not in told)
+    return ", ".join([*parts, f"all else {rest:+.1f}"] if abs(rest) >= ROUNDED else parts)
+
+
+def _second(shares: Mapping[str, float], first: str) -> list[str]:
     """The part with the next largest share, if it is at least half of the largest."""
     others = {name: abs(share) for name, share in shares.items() if name != first}
     name = max(others, key=lambda part: others[part])
-    return name if others[name] >= abs(shares[first]) / 2 else None
+    return [name] if others[name] >= abs(shares[first]) / 2 else []
 
 
 def _word(part: str) -> str:

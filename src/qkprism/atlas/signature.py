@@ -7,9 +7,15 @@ and the other way round:
     guess of a class with n tokens = n / (n + k) times its mean,   k = variance within classes / variance between them
     R2 = 1 - sum |y - guess|^2 / sum |y - mean|^2
 
-Where keys hold the token *before* them better than themselves, a query that looks for its own token finds what came
-after it: the head is induction-like. It is a score beside the attention that was measured, not a verdict. A head at
-rest, which gives the first token `AT_REST` of its attention or more, has none: what its keys hold is hardly ever asked.
+That both sides hold something does not say that they meet in it. So the means of classes are put together as a head
+puts queries and keys together, queries from one half and keys from the other, and tokens with more of both count more:
+
+    lift = mean over tokens a of  match(mean query of a, mean key of a),   in logits above the mean key
+
+Once the key of a is one whose own token is a (its copy), and once one whose token before is a (what followed its copy).
+A head is induction-like by as much as the second lift exceeds the first; from `LIKE` logits on it is called so. It is a
+score beside the attention that was measured, not a verdict. A head at rest, which gives the first token `AT_REST` of
+its attention or more, has none: what its queries ask for they hardly ever get.
 """
 
 from __future__ import annotations
@@ -35,6 +41,8 @@ AT_ONCE = 4  # windows of a pass
 TOKENS = 4096  # that are kept, at most
 LABELS = ("the token", "the token before", "the position")
 AT_REST = 0.95  # mean attention on the first token
+LIKE = 1.25  # logits; fixed on two texts, and tried on others (benchmarks/atlas.py)
+LIFTS = ("its copy", "what followed its copy")
 PLACES = 2.0  # bins of the position by octave
 SIDES = ("queries", "keys")
 
@@ -135,17 +143,24 @@ class Reservoir:
             side.append(coordinates.half().cpu())
 
     def scores(self) -> dict[str, dict[Head, float]]:
-        """Held-out R2 of queries and of keys from each label, and `induction-like`, by name and head; NaN at rest."""
+        """Held-out R2 of queries and of keys from each label, lifts, and `induction-like`, by name and head."""
         scores: dict[str, dict[Head, float]] = {}
+        token, before, _ = self.kept.labels
         for layer, sides in self.found.items():
-            for side, pieces in zip(SIDES, sides, strict=True):
-                coordinates = torch.cat(pieces, 1).float()
-                for label, classes in zip(LABELS, self.kept.labels, strict=True):
-                    told = told_from(coordinates, classes, self.kept.half)
-                    values = {Head(layer, head): float(value) for head, value in enumerate(told)}
-                    scores.setdefault(f"signature: {side} hold {label}", {}).update(values)
-        itself, before = (scores[f"signature: keys hold {label}"] for label in LABELS[:2])
-        like = {head: torch.nan if self._at_rest(head) else before[head] - itself[head] for head in itself}
+            x, y = (torch.cat(pieces, 1).float() for pieces in sides)
+            told = {
+                f"signature: {side} hold {label}": told_from(coordinates, classes, self.kept.half)
+                for side, coordinates in zip(SIDES, (x, y), strict=True)
+                for label, classes in zip(LABELS, self.kept.labels, strict=True)
+            }
+            strength = self.layers[layer].directions.strength[:, :DIRECTIONS].float().cpu()
+            for name, classes in zip(LIFTS, (token, before), strict=True):
+                told[f"signature: match lifts {name}"] = lift(x * strength[:, None], y, token, classes, self.kept.half)
+            for title, values in told.items():
+                of_layer = {Head(layer, head): float(value) for head, value in enumerate(values)}
+                scores.setdefault(title, {}).update(of_layer)
+        copy, after = (scores[f"signature: match lifts {name}"] for name in LIFTS)
+        like = {head: torch.nan if self._at_rest(head) else after[head] - max(copy[head], 0.0) for head in after}
         return scores | {"signature: induction-like": like}
 
     def _at_rest(self, head: Head) -> bool:
@@ -177,12 +192,41 @@ def told_from(
     return 1 - missed / total
 
 
+def lift(
+    query: Float[Tensor, "head kept direction"],
+    key: Float[Tensor, "head kept direction"],
+    query_class: Int64[Tensor, " kept"],
+    key_class: Int64[Tensor, " kept"],
+    half: Int64[Tensor, " kept"],
+) -> Float[Tensor, " head"]:
+    """The mean match of queries and keys of one class above the mean key, across halves; NaN where none meet."""
+    _, both = torch.cat([query_class, key_class]).unique(return_inverse=True)
+    classes, count = both.view(2, -1), int(both.max()) + 1
+    total, weights = torch.zeros(len(query)), torch.zeros(())
+    for side in (0, 1):
+        asking, asked = half == side, half != side
+        queries, n = _class_sums(query[:, asking], classes[0, asking], count)
+        keys, m = _class_sums(key[:, asked] - key[:, asked].mean(1, keepdim=True), classes[1, asked], count)
+        match = (queries * keys).sum(2) / (n * m).clamp(min=1)
+        weight = torch.minimum(n, m)
+        total, weights = total + match @ weight, weights + weight.sum()
+    return total / weights
+
+
+def _class_sums(
+    coordinates: Float[Tensor, "head kept direction"], classes: Int64[Tensor, " kept"], count: int
+) -> tuple[Float[Tensor, "head class direction"], Float[Tensor, " class"]]:
+    """The sum of each class, and how many are in it."""
+    n = torch.zeros(count).index_add_(0, classes, torch.ones(len(classes)))
+    zeros = coordinates.new_zeros(len(coordinates), count, coordinates.shape[2])
+    return zeros.index_add_(1, classes, coordinates), n
+
+
 def _class_guesses(
     coordinates: Float[Tensor, "head kept direction"], classes: Int64[Tensor, " kept"], count: int
 ) -> Float[Tensor, "head class direction"]:
     """Class means drawn towards 0, the mean of all, as far as variance within classes asks for."""
-    n = torch.zeros(count).index_add_(0, classes, torch.ones(len(classes)))
-    sums = coordinates.new_zeros(len(coordinates), count, coordinates.shape[2]).index_add_(1, classes, coordinates)
+    sums, n = _class_sums(coordinates, classes, count)
     explained = (sums.square().sum(2) / n.clamp(min=1)).sum(1)  # sum over classes of n |mean|^2
     there, tokens = float((n > 0).sum()), float(n.sum())
     within = (coordinates.square().sum((1, 2)) - explained) / max(tokens - there, 1)

@@ -40,11 +40,11 @@ from qkprism.options import (
     FRAMES,
     HEAD_MEASURES,
     METRICS,
-    OUTCOMES,
     PRESETS,
     READINGS,
     RULES,
     SPLITS,
+    Outcome,
     Rank,
     checked_rank,
     checked_seed,
@@ -194,9 +194,8 @@ def intervene(
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
-    choice(outcome, OUTCOMES, "an outcome")
     heads = heads_named(chosen)
-    options: dict[str, Any] = {"outcome": outcome, "together": not each, "draws": draws, "seed": checked_seed(seed)}
+    where, seed = Outcome(outcome, together=not each), checked_seed(seed)  # type: ignore[arg-type]
     save = place_for(save, "effects")
     contrast = source_named(contrast)
     check_sources([contrast], "test")
@@ -208,8 +207,16 @@ def intervene(
     features = qk.Features.load(run)
     examples = TextOptions.like(features).fit([contrast], "test", loading.name, limit)[0].contrast
     kept = checkpoint_of(save)
-    options |= {"heads": heads, "batch_size": batch_size, "checkpoint": kept}
-    effects = qk.intervene(loading.load(), examples, features, **options)
+    effects = qk.intervene(
+        loading.load(),
+        examples,
+        features,
+        heads=heads,
+        outcome=where,
+        compare=qk.Comparison(draws=draws, seed=seed),
+        batch_size=batch_size,
+        checkpoint=kept,
+    )
     if as_json:
         print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})
     else:

@@ -36,7 +36,8 @@ from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText
 from qkprism.models.model import Model
 from qkprism.options import Frame, choice, finite
 from qkprism.results.features import Features
-from qkprism.subspaces.conditions import CONDITIONAL, Method, layer_conditions
+from qkprism.subspaces.comparison import CONDITIONAL, Method
+from qkprism.subspaces.conditions import layer_conditions
 
 Kind = Literal["swap", "conditional", "ablate", "steer"]
 KINDS: tuple[Kind, ...] = ("swap", "conditional", "ablate", "steer")
@@ -96,7 +97,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VariantOutcome:
     """What the head attends to, and what the model says next; None for a model that says nothing."""
 
     control: ControlName
@@ -176,7 +177,9 @@ def begin(model: Model, ids: Sequence[int], wish: Wish, rope: Frame) -> Continua
     return Continuation.start(model, [example], rope=rope, cached=cached)
 
 
-def outcomes(begun: Continuation, wish: Wish, heads: Sequence[Head], variants: Sequence[Variant]) -> list[Outcome]:
+def outcomes(
+    begun: Continuation, wish: Wish, heads: Sequence[Head], variants: Sequence[Variant]
+) -> list[VariantOutcome]:
     """The model run on under every variant: one pass each, from the query on."""
     return [_Run(begun, wish, tuple(heads), variant).outcome() for variant in variants]
 
@@ -188,7 +191,7 @@ class _Run:
     heads: tuple[Head, ...]
     variant: Variant
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> VariantOutcome:
         attention: list[Tensor] = []
         layers = sorted({head.layer for head in (self.wish.head, *self.heads)})
         visit = partial(self._visit, attention)
@@ -200,7 +203,9 @@ class _Run:
             self.begun.model.run(
                 batch.input_ids, batch.attention_mask, visit, layers=layers, rope=rope, query_positions=batch.query
             )
-        return Outcome(self.variant.control, attention[0].cpu(), None if logits is None else logits.softmax(-1).cpu())
+        return VariantOutcome(
+            self.variant.control, attention[0].cpu(), None if logits is None else logits.softmax(-1).cpu()
+        )
 
     def _visit(self, attention: list[Tensor], call: AttentionCall) -> None:
         rows = self.begun.rows.to(call.key.device)

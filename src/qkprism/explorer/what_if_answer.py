@@ -10,7 +10,7 @@ from qkprism.explorer.answers import FORMAT, number, numbers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qkprism.explorer.what_if import Outcome, Wish
+    from qkprism.explorer.what_if import VariantOutcome, Wish
 
 SAID = 6  # tokens that the model is most likely to say, before and after
 
@@ -18,7 +18,7 @@ Told = Callable[[int], str]  # a token of the vocabulary as text
 
 
 def what_if_answer(
-    wish: Wish, what: str, outcomes: Sequence[Outcome], tokens: Sequence[str], ids: Sequence[int], told: Told
+    wish: Wish, what: str, outcomes: Sequence[VariantOutcome], tokens: Sequence[str], ids: Sequence[int], told: Told
 ) -> dict[str, Any]:
     """Rows of attention (a number a token), the tokens the model may say next, and what it comes to."""
     by_control = _by_control(outcomes)
@@ -53,8 +53,8 @@ def _control(wish: Wish, *, of_features: bool) -> str:
     return "twins compared where they agree" if wish.kind == "conditional" else "permuted labels"
 
 
-def _by_control(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {}
+def _by_control(outcomes: Sequence[VariantOutcome]) -> dict[str, list[VariantOutcome]]:
+    found: dict[str, list[VariantOutcome]] = {}
     for outcome in outcomes:
         found.setdefault(outcome.control, []).append(outcome)
     return found
@@ -68,7 +68,7 @@ def _most(rows: Sequence[Tensor]) -> list[float]:
     return [max(values) for values in zip(*(row.tolist() for row in rows), strict=True)]
 
 
-def _said(by_control: dict[str, list[Outcome]], keys: Sequence[int], told: Told) -> list[dict[str, Any]]:
+def _said(by_control: dict[str, list[VariantOutcome]], keys: Sequence[int], told: Told) -> list[dict[str, Any]]:
     """The likeliest next tokens before and after, and those of the two keys."""
     rows = {name: [one.prediction for one in each] for name, each in by_control.items()}
     before, after = rows["none"][0], rows["feature"][0]
@@ -87,11 +87,11 @@ def _said(by_control: dict[str, list[Outcome]], keys: Sequence[int], told: Told)
     ]
 
 
-def _moved(by_control: dict[str, list[Outcome]]) -> dict[str, Any]:
+def _moved(by_control: dict[str, list[VariantOutcome]]) -> dict[str, Any]:
     """Total variation between predictions before and after: 0 is none, 1 all."""
     before = by_control["none"][0].prediction
 
-    def distance(outcome: Outcome) -> float | None:
+    def distance(outcome: VariantOutcome) -> float | None:
         assert before is not None
         assert outcome.prediction is not None
         return number(float((outcome.prediction - before).abs().sum() / 2), 6)
@@ -106,7 +106,7 @@ def _moved(by_control: dict[str, list[Outcome]]) -> dict[str, Any]:
 def sentence(
     wish: Wish,
     what: str,
-    by_control: dict[str, list[Outcome]],
+    by_control: dict[str, list[VariantOutcome]],
     tokens: Sequence[str],
     said: Sequence[dict[str, Any]],
 ) -> str:

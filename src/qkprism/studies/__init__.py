@@ -2,14 +2,14 @@
 
 from qkprism.studies.binding import study_binding
 from qkprism.studies.binding_study import BindingStudy
-from qkprism.studies.comparing import Comparison, compare
+from qkprism.studies.comparing import ComparedStudies, compare
 from qkprism.studies.filter import FilterStudy, study_filter
 from qkprism.studies.presets import PRESETS, StudyPreset
 
 __all__ = [
     "PRESETS",
     "BindingStudy",
-    "Comparison",
+    "ComparedStudies",
     "FilterStudy",
     "StudyPreset",
     "compare",

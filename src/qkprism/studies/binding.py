@@ -47,12 +47,12 @@ from qkprism.studies.binding_study import (
     folder_of,
 )
 from qkprism.studies.jobs import job_of, size_of, template_of
-from qkprism.subspaces.conditions import CONDITIONAL
+from qkprism.subspaces.comparison import CONDITIONAL, Comparison
 from qkprism.subspaces.modulation import why_not_conditional
 from qkprism.verbs.attribute import attribute, attributions_reader
 from qkprism.verbs.decompose import decompose
 from qkprism.verbs.find_heads import find_heads
-from qkprism.verbs.intervene import EditOptions, effects_readers, intervene
+from qkprism.verbs.intervene import effects_readers, intervene
 from qkprism.verbs.project import projections_reader
 from qkprism.verbs.validate import validation_reader
 
@@ -231,9 +231,9 @@ class _BindingWork:
         factors = {name: name for name in CONTRASTS} | {REFLEXIVE: "label"}
         pairs = {name: self.prompts.counterfactuals(factor) for name, factor in factors.items()}
         edited = {part: recipes[recipe] for recipe, part in EFFECTS.items()}
-        options = EditOptions(labels={"lexical": self.prompts.entity}, draws=self.numbers.draws, seed=self.seed)
+        compare = Comparison(labels={"lexical": self.prompts.entity}, draws=self.numbers.draws, seed=self.seed)
         readers: dict[str, Any] = {
-            **effects_readers(model, self.task.test, edited, options),
+            **effects_readers(model, self.task.test, edited, compare),
             "validation": validation_reader(model, pairs, recipes),
             "attributions": attributions_reader(model, shown, features, method=method),
             "projections": projections_reader(model, shown, features),
@@ -244,12 +244,14 @@ class _BindingWork:
     def outcome(self, features: Features) -> Effects:
         """The output is followed for our edits alone: every condition is a run of the model."""
         more = [CONDITIONAL] if why_not_conditional(features) is None else []
-        options: dict[str, Any] = {"outcome": "logits", "methods": [features.choices.metric, *more], "seed": self.seed}
-        options |= {"draws": self.numbers.outcome_draws, **self.common}
+        methods, draws = [features.choices.metric, *more], self.numbers.outcome_draws
+        options = {"compare": Comparison(methods=methods, draws=draws, seed=self.seed), **self.common}
         with self.parts.keeping("outcome") as kept:
             return self.parts.get(
                 "outcome",
-                lambda: intervene(self.model, self.task.test, features, checkpoint=kept.folder, **options),
+                lambda: intervene(
+                    self.model, self.task.test, features, outcome="logits", checkpoint=kept.folder, **options
+                ),
                 Effects.load,
             )
 

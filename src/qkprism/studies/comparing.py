@@ -41,7 +41,7 @@ Numbers = Mapping[ComparedMeasure, float]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedStudies:
     """Numbers of several studies, a number a seed, for each kind (schema and what else differs).
 
     `common` is what all kinds share; `heads` of each kind are those that every seed chose.
@@ -69,7 +69,7 @@ class Comparison:
         return {"common": self.common, "kinds": self.kinds, "heads": self.heads, "rows": rows}
 
 
-def compare(studies: Sequence[BindingStudy]) -> Comparison:
+def compare(studies: Sequence[BindingStudy]) -> ComparedStudies:
     """Put studies side by side; those that differ in their seed only are one kind."""
     if not studies:
         raise QKPrismError("Give at least one study to compare.")
@@ -82,7 +82,7 @@ def compare(studies: Sequence[BindingStudy]) -> Comparison:
             raise QKPrismError(f"Two studies of {kind} have the same seed.")
     numbers = {kind: [_numbers(study) for study in alike] for kind, alike in kinds.items()}
     measures = dict.fromkeys(measure for rows in numbers.values() for row in rows for measure in row)
-    return Comparison(
+    return ComparedStudies(
         common,
         tuple(kinds),
         {

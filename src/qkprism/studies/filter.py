@@ -37,6 +37,7 @@ from qkprism.studies.categories import (
     with_items,
 )
 from qkprism.studies.jobs import job_of, size_of, template_of
+from qkprism.subspaces.comparison import Comparison
 from qkprism.subspaces.separation import ACCURACY, SILHOUETTE, separation
 from qkprism.verbs.decompose import Recipe, decompose
 from qkprism.verbs.find_heads import find_heads
@@ -272,19 +273,20 @@ def _scope(
         )
 
     train, test = vectors("train"), vectors("test")
-    options: dict[str, Any] = {"groups": groups_of(task.categories), "draws": numbers.draws}
+    compare = Comparison(groups=groups_of(task.categories), draws=numbers.draws, item=ITEM, seed=seed)
     compared = compared_features(features)
     apart = parts.get(
         f"separation-{name}",
-        lambda: separation(train, test, compared, LABEL, item=ITEM, seed=seed, **options),
+        lambda: separation(train, test, compared, LABEL, compare),
         Effects.load,
         MARKED,
     )
-    options |= {"item": ITEM, "seed": seed, **common}
     with parts.keeping(f"effects-{name}") as kept:
         effects = parts.get(
             f"effects-{name}",
-            lambda: intervene(model, with_items(task.test), compared, checkpoint=kept.folder, **options),
+            lambda: intervene(
+                model, with_items(task.test), compared, compare=compare, checkpoint=kept.folder, **common
+            ),
             Effects.load,
             MARKED,
         )

@@ -30,7 +30,6 @@ from qkprism.capture.source import ContrastReading, moments_of, provenance_of
 from qkprism.capture.texts import Texts
 from qkprism.contrasts.tasks import Task
 from qkprism.core.decomposition import Space, shared_space
-from qkprism.core.edits import Edit
 from qkprism.core.evidence import leading_p
 from qkprism.core.feature import Choices
 from qkprism.core.rank import heldout_test
@@ -49,11 +48,12 @@ from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.store import Unfinished
+from qkprism.subspaces.comparison import Comparison
 from qkprism.subspaces.spaces import Spaces
 from qkprism.verbs.decompose import layer_moments
 from qkprism.verbs.find_heads import ScoresReader
 from qkprism.verbs.inputs import encode_like, heads_of
-from qkprism.verbs.intervene import EditOptions, effects_readers
+from qkprism.verbs.intervene import effects_readers
 from qkprism.verbs.validate import validation_reader
 
 DRAWS = 5  # of the random controls; permuted labels are dealt with the moments
@@ -207,8 +207,8 @@ def second_pass(
     """
     alone = {name: (name,) for name in features.contrasts}
     method = features.choices.metric
-    options = EditOptions(None, Edit(), (method,), DRAWS, alone, seed=seed)
-    search, test = (effects_readers(model, part, {"": features}, options)[""] for part in (task.search, task.test))
+    compare = Comparison(methods=(method,), draws=DRAWS, groups=alone, seed=seed)
+    search, test = (effects_readers(model, part, {"": features}, compare)[""] for part in (task.search, task.test))
     every = heads_of(model, None)
     encoded = encode_like(model, task.test, features, every)
     group = Texts.of(encoded, task.test).grouping.group

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -36,18 +34,10 @@ from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import MetricRoot, factor, identity_like, key_covariance
 from qkprism.core.moments import Moments
 from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span, stretch_notes
-from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.results.features import Features
-from qkprism.subspaces.modulation import Modulation, head_modulation, modulation_of, why_not_conditional
-
-Method = Literal["contrast", "raw oblique", "raw", "conditional"]
-METHODS: tuple[Method, ...] = get_args(Method)
-CONDITIONAL: Method = "conditional"
-PROJECTING = METHODS[:3]
-Groups = Mapping[str, Sequence[str]]  # features that are moved together, by the name of the group
-DRAWS = 10
-ALL_COMBINATIONS = 4  # features; with more than that only each alone and all together
+from qkprism.subspaces.comparison import CONDITIONAL, DRAWS, Groups, Method, groups_of
+from qkprism.subspaces.modulation import Modulation, head_modulation, modulation_of
 
 
 @dataclass(frozen=True)
@@ -163,75 +153,6 @@ class Conditions:
         """The sum of the terms of every condition."""
         found = terms.new_zeros(*terms.shape[:-1], self.n_subspaces)
         return found.index_add_(-1, self._owner.to(terms.device), terms)
-
-
-def methods_of(features: Features, wanted: Sequence[str] | None = None, *, swaps: bool = False) -> tuple[Method, ...]:
-    """The methods asked for; by default the contrast metric where it is known, and the paper's.
-
-    Where keys are exchanged (`swaps`), the conditional exchange is among them, if the features have what it needs.
-    """
-    if wanted is None:
-        usual = (name for name in METHODS if name != "raw oblique")
-        return tuple(name for name in usual if why_not(features, name, swaps=swaps) is None)
-    chosen = named_methods(wanted)
-    for name in chosen:
-        if (reason := why_not(features, name, swaps=swaps)) is not None:
-            raise QKPrismError(reason[0].upper() + reason[1:])
-    return chosen
-
-
-def named_methods(wanted: Sequence[str]) -> tuple[Method, ...]:
-    """Methods by their names, each of which there is."""
-    wanted = [wanted] if isinstance(wanted, str) else wanted
-    if not wanted:
-        raise QKPrismError(f"No method of editing was given. Use one of {', '.join(METHODS)}.")
-    if unknown := [name for name in wanted if name not in METHODS]:
-        raise QKPrismError(f"{unknown[0]!r} is not a method of editing. Use one of {', '.join(METHODS)}.")
-    return tuple(name for name in METHODS if name in wanted)
-
-
-def why_not(features: Features, method: Method, *, swaps: bool) -> str | None:
-    """Why features cannot be edited by a method, in a sentence; None if they can."""
-    if method == "contrast" and features.choices.metric != "contrast":
-        return "these features are in the raw metric: features.with_metric('contrast') has the other."
-    if method != CONDITIONAL:
-        return None
-    if not swaps:
-        return (
-            "the conditional method exchanges two keys and is no projector. Use edit='swap', or another method: "
-            f"{', '.join(PROJECTING)}."
-        )
-    return why_not_conditional(features)
-
-
-def left_out(features: Features, wanted: Sequence[str] | None) -> list[str]:
-    """Why the conditional exchange is not among the usual methods of a swap; nothing where nobody would look for it."""
-    if wanted is not None or features.choices.metric != "contrast":
-        return []
-    reason = why_not_conditional(features)
-    return [] if reason is None else [reason[0].upper() + reason[1:]]
-
-
-def combined(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Each feature alone, and features together: all combinations of a few, all of many."""
-    sizes = range(1, len(names) + 1) if len(names) <= ALL_COMBINATIONS else sorted({1, len(names)})
-    return [group for size in sizes for group in combinations(names, size)]
-
-
-def groups_of(features: Features, wanted: Groups | None) -> Groups:
-    """The features that are moved together, by name; each exists and no name is taken twice."""
-    if wanted is None:
-        names = ["+".join(group) for group in combined(features.contrasts)]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise QKPrismError(f"The contrast {sorted(twice)[0]!r} has the name of others together. Rename it.")
-        return dict(zip(names, combined(features.contrasts), strict=True))
-    for title, group in wanted.items():
-        if not group or set(group) - set(features.contrasts) or len(set(group)) < len(group):
-            there = ", ".join(features.contrasts)
-            raise QKPrismError(f"groups[{title!r}] = {[*group]} does not name features, each once. There are: {there}.")
-    if not wanted:
-        raise QKPrismError("groups is empty, so nothing would be edited. Leave it out for all combinations.")
-    return wanted
 
 
 def layer_conditions(

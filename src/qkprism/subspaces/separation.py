@@ -23,7 +23,8 @@ from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.results.effects import Effects, HeadSums
 from qkprism.results.features import Features
 from qkprism.results.projections import LabelOrNone, Projections
-from qkprism.subspaces.conditions import DRAWS, Conditions, Groups, layer_conditions, methods_of
+from qkprism.subspaces.comparison import Comparison, methods_of
+from qkprism.subspaces.conditions import Conditions, layer_conditions
 
 ACCURACY, SILHOUETTE = "accuracy", "silhouette"
 SCORE = "score"
@@ -35,25 +36,21 @@ def separation(
     test: Projections,
     features: Features,
     label: str,
-    *,
-    item: str | None = None,
-    groups: Groups | None = None,
-    methods: Sequence[str] | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
+    compare: Comparison = Comparison(),  # noqa: B008  (it is frozen)
 ) -> Effects:
     """How well the subspaces of features, and of their controls, tell the labels of held-out keys apart.
 
-    `item` is the label of keys that tells which of them are copies of one item: errors are then over items, and
+    Its `item` is the label of keys that tells which of them are copies of one item: errors are then over items, and
     silhouettes leave copies out. Without it errors are over examples.
     """
+    item, draws, seed = compare.item, compare.draws, compare.seed
     ours, theirs = numbered(train.labels[label], test.labels[label])
     copies = None if item is None else numbered(test.labels[item])[0]
     held = Heldout(theirs, test.example if copies is None else copies, copies, _few(test))
-    chosen = methods_of(features, methods)
+    chosen = methods_of(features, compare.methods)
     parts: dict[str, list[HeadSums]] = {ACCURACY: [], SILHOUETTE: []}
     for number, layer in features.layers.items():
-        conditions = layer_conditions(features, number, chosen, draws=draws, seed=seed, groups=groups)
+        conditions = layer_conditions(features, number, chosen, draws=draws, seed=seed, groups=compare.groups)
         for head in layer.heads:
             keys = [part.vectors(head)[0] for part in (train, test)]
             of_head = conditions[head]

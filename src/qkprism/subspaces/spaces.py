@@ -21,7 +21,8 @@ from qkprism.core.projectors import Subspace
 from qkprism.heads import Head
 from qkprism.results.features import Features
 from qkprism.results.stored import Result
-from qkprism.subspaces.conditions import Method, layer_conditions
+from qkprism.subspaces.comparison import Method
+from qkprism.subspaces.conditions import layer_conditions
 
 SIGNIFICANT = 0.05
 DEPENDENT = 1e-6

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.subspaces.conditions import PROJECTING, Conditions
+from qkprism.subspaces.comparison import PROJECTING
+from qkprism.subspaces.conditions import Conditions
 from qkprism.toy.cells import Cell, ToyHead, by_size
 from qkprism.toy.contrasts import Sampling, recipes_of
 from qkprism.toy.interventions import feature_condition

@@ -16,6 +16,7 @@ from qkprism.errors import QKPrismError
 from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.results.effects import GIVEN
 from qkprism.results.features import Features
+from qkprism.subspaces.comparison import Comparison
 
 ANSWER = "answer"  # the label of a key that names the model's answer; it is no factor
 
@@ -73,18 +74,9 @@ def _differs_only(original: EncodedKey, key: EncodedKey, label: str) -> bool:
     return {name for name in ours if theirs[name] != ours[name]} == {label}
 
 
-def all_aims(
-    encoded: Sequence[EncodedExample],
-    features: Features,
-    labels: Mapping[str, str] | None,
-    seed: int,
-    item: str | None = None,
-) -> dict[str, Aims]:
-    """Every kind of target: the given one, and for each contrast with a label of its own the matched one.
-
-    `item` is the label that tells what the two keys are.
-    """
-    named = dict(labels or {})
+def all_aims(encoded: Sequence[EncodedExample], features: Features, compare: Comparison) -> dict[str, Aims]:
+    """Every kind of target: the given one, and for each contrast with a label of its own the matched one."""
+    named, item, seed = dict(compare.labels or {}), compare.item, compare.seed
     if unknown := set(named) - set(features.contrasts):
         raise QKPrismError(
             f"labels names the contrast {sorted(unknown)[0]!r}. There are: {', '.join(features.contrasts)}."

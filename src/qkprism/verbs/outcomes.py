@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from qkprism.capture.batching import Batches
 from qkprism.capture.checkpoint import of_texts
-from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -28,20 +26,18 @@ from qkprism.models.continuation import Continuation, cache_is_exact, first_of, 
 from qkprism.models.devices import float64_device
 from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.models.model import Model
-from qkprism.options import Frame
 from qkprism.progress import Progress, bar
 from qkprism.ranks import out_of_memory
 from qkprism.ranks import ranks as this_rank
 from qkprism.results.effects import Edited, Effects
-from qkprism.results.features import Features
 from qkprism.store import Unfinished
 from qkprism.subspaces.conditions import Conditions
-from qkprism.verbs.aims import ANSWER, Aim, Aims, things_of
+from qkprism.verbs.aims import ANSWER, Aim, things_of
+from qkprism.verbs.plan import EditPlan
 
 MEASURES = ("logit_change", "probability_original", "probability_target", "predicts_original", "predicts_target")
 TOKEN_BUDGET = {"cpu": 3072, "cuda": 32768}
 TRIAL = 8
-WhichRows = Literal["query", "all"]
 HARDLY = 0.05  # the probability below which a model hardly gives an answer
 NAMED = 3  # heads edited together that are still named one by one
 _Measured = tuple[str, Tensor, Tensor, list[tuple[Hashable, ...]] | None]
@@ -49,41 +45,27 @@ _Measured = tuple[str, Tensor, Tensor, list[tuple[Hashable, ...]] | None]
 
 
 def outcome_effects(
-    model: Model,
-    encoded: Sequence[EncodedExample],
-    aims: Mapping[str, Aims],
-    conditions: Mapping[Head, Conditions],
-    edit: Edit,
-    *,
-    together: bool,
-    rows: WhichRows,
-    features: Features,
-    batch_size: int | None,
-    kept: Unfinished | None,
-    provenance: Mapping[str, Any],
-    progress: bool,
+    model: Model, plan: EditPlan, batch_size: int | None, kept: Unfinished | None, progress: bool
 ) -> Effects:
     """The effect of every condition on the model's prediction, for heads edited together or one by one."""
-    if rows not in ("query", "all"):
-        raise QKPrismError(f"rows={rows!r} is not known. Use 'query' or 'all'.")
     if not model.is_causal or model.hf.get_output_embeddings() is None:
         raise QKPrismError(f"{model.name} predicts no next token: outcome='logits' needs a causal language model.")
-    sets = [tuple(conditions)] if together else [(head,) for head in conditions]
+    conditions, rope = plan.conditions, plan.encoding.rope
+    sets = [tuple(conditions)] if plan.outcome.together else [(head,) for head in conditions]
     answers = {
-        (target, index): _answers(model, encoded[index], aim)
-        for target, aims_of in aims.items()
+        (target, index): _answers(model, plan.encoded[index], aim)
+        for target, aims_of in plan.aims.items()
         for index, aim in aims_of.items()
     }
-    rope, chat = features.encoding.rope, features.encoding.chat is not None
-    cached, skips = _cacheable(model, encoded, sets, rows, rope)
-    runner = _Runner(model, aims, conditions, edit, sets, rows, answers, rope, chat, cached, skips)
+    cached, skips = _cacheable(model, plan, sets)
+    runner = _Runner(model, plan, sets, answers, cached, skips)
     names = next(iter(conditions.values())).names
-    sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in aims}
+    sums = {target: EffectSums.zeros(Table(names), MEASURES, "logit_change", len(sets)) for target in plan.aims}
     batches, here = Batches(model, (), rope, batch_size, TOKEN_BUDGET), this_rank()
-    plan = batches.split(encoded)
-    work = of_texts(kept, [encoded], list(map(len, plan)))
+    pieces = batches.split(plan.encoded)
+    work = of_texts(kept, [plan.encoded], list(map(len, pieces)))
     each, told, reached = len(sets) * len(names), [0], 0
-    with bar(sum(map(len, aims.values())) * each, "edited texts", progress) as tick:
+    with bar(sum(map(len, plan.aims.values())) * each, "edited texts", progress) as tick:
 
         def count(texts: int) -> None:
             told[0] += texts
@@ -92,16 +74,15 @@ def outcome_effects(
         def measure(part: Sequence[EncodedExample]) -> list[list[_Measured]]:
             return [*batches.each(part, lambda batch: runner.measure(batch, lambda texts: count(texts * here.count)))]
 
-        found = chain.from_iterable(work.in_turn(plan, measure))
+        found = chain.from_iterable(work.in_turn(pieces, measure))
         for target, values, weight, things in chain.from_iterable(found):
             sums[target].add(values, weight, things)
             reached += len(weight) * each
             count(max(0, reached - told[0]))  # of what a former process had measured
     labels = [_name(edited) for edited in sets]
     ranks = torch.stack([torch.tensor([conditions[head].ranks for head in edited]).sum(0) for edited in sets])
-    notes = [note for condition in conditions.values() for note in condition.notes]
     parts = {target: [(labels, total, ranks)] for target, total in sums.items()}
-    effects = Effects.read_all(parts, edit=edit, notes=notes, provenance=provenance)
+    effects = Effects.read_all(parts, edit=plan.edit, notes=plan.notes, provenance=plan.provenance)
     return replace(effects, notes=(*effects.notes, *_hardly_given(effects)))
 
 
@@ -125,14 +106,9 @@ class _Runner:
     """Runs batches of texts under every condition, each with as much of it cached as gives the same logits."""
 
     model: Model
-    aims: Mapping[str, Aims]
-    conditions: Mapping[Head, Conditions]
-    edit: Edit
+    plan: EditPlan
     sets: Sequence[Sequence[Head]]
-    rows: WhichRows
     answers: Mapping[tuple[str, int], tuple[int, int]]
-    rope: Frame
-    chat: bool
     cached: bool
     skips: frozenset[int]
 
@@ -146,28 +122,28 @@ class _Runner:
 
         try:
             return [
-                self._towards(target, chosen, count) for target in self.aims if (chosen := self._with(target, batch))
+                self._towards(target, chosen, count)
+                for target, aims in self.plan.aims.items()
+                if (chosen := [example for example in batch if example.index in aims])
             ]
         except RuntimeError:
             tick(-sum(done))
             raise
 
-    def _with(self, target: str, batch: Sequence[EncodedExample]) -> list[EncodedExample]:
-        return [example for example in batch if example.index in self.aims[target]]
-
     def _towards(self, target: str, chosen: list[EncodedExample], tick: Progress) -> _Measured:
         give_back()
-        aims = [self.aims[target][example.index] for example in chosen]
-        values = _Editor(
-            Continuation.start(
-                self.model, chosen, rope=self.rope, cached=self.cached, skips=self.skips, chat=self.chat
-            ),
-            aims,
-            self.conditions,
-            self.edit,
-            self.rows,
-            torch.tensor([self.answers[target, example.index] for example in chosen]),
-        ).measure(self.sets, tick)  # not kept: the cache of one batch at a time
+        aims = [self.plan.aims[target][example.index] for example in chosen]
+        encoding, answers = self.plan.encoding, [self.answers[target, example.index] for example in chosen]
+        begun = Continuation.start(
+            self.model,
+            chosen,
+            rope=encoding.rope,
+            cached=self.cached,
+            skips=self.skips,
+            chat=encoding.chat is not None,
+        )
+        # not kept: the cache of one batch at a time
+        values = _Editor(begun, aims, self.plan, torch.tensor(answers)).measure(self.sets, tick)
         return target, values, torch.tensor([example.weight for example in chosen]), things_of(aims)
 
 
@@ -177,12 +153,10 @@ def _name(heads: Sequence[Head]) -> Edited:
     return "+".join(map(str, heads)) if len(heads) <= NAMED else f"{len(heads)} heads together"
 
 
-def _cacheable(
-    model: Model, encoded: Sequence[EncodedExample], sets: Sequence[Sequence[Head]], rows: WhichRows, rope: Frame
-) -> tuple[bool, frozenset[int]]:
+def _cacheable(model: Model, plan: EditPlan, sets: Sequence[Sequence[Head]]) -> tuple[bool, frozenset[int]]:
     """Whether texts up to their queries can be cached, and the layers up to which blocks can; tried on some texts."""
-    trial = _trial(encoded)
-    cached = rows == "query" and _tried(trial, lambda texts: cache_is_exact(model, texts, rope))
+    trial, rope = _trial(plan.encoded), plan.encoding.rope
+    cached = plan.outcome.rows == "query" and _tried(trial, lambda texts: cache_is_exact(model, texts, rope))
     first = {first_of(model, (head.layer for head in heads)) for heads in sets}
     return cached, frozenset(first if cached and skips_are_exact(model, trial, rope, first) else ())
 
@@ -231,9 +205,7 @@ class _Editor:
 
     begun: Continuation
     aims: Sequence[Aim]
-    conditions: Mapping[Head, Conditions]
-    edit: Edit
-    rows: WhichRows
+    plan: EditPlan
     answers: Int[Tensor, "example 2"]
 
     def measure(
@@ -241,11 +213,11 @@ class _Editor:
     ) -> Float[Tensor, "measure example head condition"]:
         give_back()  # what the whole texts took: the edits need little
         unedited = self._read(self.begun.logits(), edited=False)
-        names = next(iter(self.conditions.values())).names
+        names = next(iter(self.plan.conditions.values())).names
         found = []
         for heads in sets:
             columns: dict[object, Tensor] = {}  # methods share random controls: the same edit is run once
-            each = [tuple(self.conditions[head].moved_by(i) for head in heads) for i in range(len(names))]
+            each = [tuple(self.plan.conditions[head].moved_by(i) for head in heads) for i in range(len(names))]
             for condition, (moved, name) in enumerate(zip(each, names, strict=True)):
                 if moved not in columns:
                     after = unedited if name.control == "none" else self._read(self._run(heads, condition), edited=True)
@@ -265,17 +237,17 @@ class _Editor:
                 self._edit_head(call, head, condition)
 
     def _edit_head(self, call: AttentionCall, head: Head, condition: int) -> None:
-        swap = self.conditions[head].swap(condition)
-        space = None if swap else self.conditions[head].subspace(condition)
+        swap = self.plan.conditions[head].swap(condition)
+        space = None if swap else self.plan.conditions[head].subspace(condition)
         home = float64_device(call.key.device)
         each, rows = torch.arange(len(self.aims), device=home), self.begun.rows.to(call.key.device)
         if space is not None and space.rank == 0:
             return
-        at = rows if self.rows == "query" else None
-        if self.edit.side == "query":
+        at = rows if self.plan.outcome.rows == "query" else None
+        if self.plan.edit.side == "query":
             assert space is not None  # a conditional exchange is of keys
             query = call.query[:, head.index].to(home).double()
-            new = query + self.edit.change(query, head, space.mT)
+            new = query + self.plan.edit.change(query, head, space.mT)
             call.edit_head(head.index, query=new.to(call.query), rows=at)
             return
         key = call.key[:, call.kv_head(head.index)].to(home).to(torch.float64, copy=True)
@@ -286,10 +258,10 @@ class _Editor:
         if space is None:
             assert swap is not None  # a condition is the one or the other
             pair = key[each, original], key[each, target]
-            changes = swap.changes(*pair, self._values(self.conditions[head], home))
+            changes = swap.changes(*pair, self._values(self.plan.conditions[head], home))
         else:
-            change = self.edit.change(key[each, original], head, space, partner=key[each, target])
-            changes = change, self.edit.of_target(change)
+            change = self.plan.edit.change(key[each, original], head, space, partner=key[each, target])
+            changes = change, self.plan.edit.of_target(change)
         key[each, original] += changes[0]
         key[each, target] += changes[1]
         call.edit_head(head.index, key=key.to(call.key), rows=at)
@@ -322,7 +294,7 @@ class _Editor:
         if edited:
             raise QKPrismError(
                 f"{example.source}: {name} predicts NaN or infinity after the edit "
-                f"({self.edit}). Give a smaller amount or vector, or load it in float32."
+                f"({self.plan.edit}). Give a smaller amount or vector, or load it in float32."
             )
         raise QKPrismError(
             f"{example.source}: the output layer of {name} gives NaN or infinity: its weights "

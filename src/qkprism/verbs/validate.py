@@ -38,16 +38,8 @@ from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.results.features import Features
 from qkprism.results.validation import TruthCheck, TruthTally, Validation
-from qkprism.subspaces.conditions import (
-    CONDITIONAL,
-    METHODS,
-    Conditions,
-    Method,
-    layer_conditions,
-    left_out,
-    named_methods,
-    why_not,
-)
+from qkprism.subspaces.comparison import CONDITIONAL, METHODS, Method, left_out, named_methods, why_not
+from qkprism.subspaces.conditions import Conditions, layer_conditions
 from qkprism.subspaces.intervention import EditRows, key_changes, values_of
 from qkprism.subspaces.modulation import head_modulation
 from qkprism.verbs.counterfactuals import Cases, Pair, Pairs, keys_of
