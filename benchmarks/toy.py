@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 from qkprism.toy.bank import deal
 from qkprism.toy.cells import Cell, paper_grid
-from qkprism.toy.recovery import recover
+from qkprism.toy.contrasts import Sampling
+from qkprism.toy.portrait import Depth, portray
 from qkprism.toy.stack import PROTOCOLS, Stack, largest_rank
 from qkprism.toy.studying import study
 from qkprism.toy.task import Maps, ToyTask
@@ -150,7 +151,7 @@ def protocols(folder: Path) -> pd.DataFrame:
         heads = train(cells, protocol, folder=folder / protocol.name, progress=_report)
         for head in heads.values():
             rows[str(head.cell)] |= {f"{protocol.name} steps": head.steps, f"{protocol.name} accuracy": head.accuracy}
-        for row in recover([*heads.values()]):
+        for row in portray([*heads.values()], Sampling(), Depth(swaps=0, draws=0, parts=False)).recovered:
             rows[str(row.cell)][f"{protocol.name} {row.latent}"] = row.energy
     return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -17,7 +17,7 @@ from qkprism import Head
 from qkprism.controls import BY_NAME, CONTROLS, EVIDENCE, RIVALS, SHARED, WEAK, Control, ControlName
 from qkprism.core.effect_sums import Table
 from qkprism.explorer.opening import opened
-from qkprism.figures.separation import separation_figure
+from qkprism.figures.filter import separation_figure
 from qkprism.figures.theme import INK
 from qkprism.subspaces.conditions import layer_conditions
 from qkprism.toy.contrasts import feature_only

@@ -17,9 +17,8 @@ from one_head import decompose_vector_sets, decompose_vectors
 from planted import planted, two_factors
 from qkprism import Head, HeadScores, QKPrismError
 from qkprism.core.feature import NO_EVIDENCE, Gap
-from qkprism.figures import heads as head_figures
-from qkprism.figures import rank_figure, save_figure, score_figure, spectrum_figure
-from qkprism.figures.heads import few_heads
+from qkprism.figures import maps, rank_figure, save_figure, score_figure, spectrum_figure
+from qkprism.figures.ranks import few_heads
 from qkprism.figures.spectrum import shown_directions
 from qkprism.figures.theme import FEATURE_COLORS, ROLES, feature_color, number, plain, shortened, wrapped
 from qkprism.results.scores import MEASURES
@@ -188,14 +187,10 @@ def test_save_figure__says_that_the_browser_is_missing(feature, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_save_figure__image_has_no_buttons(feature, tmp_path, monkeypatch):
-    seen = []
+def test_save_figure__an_image_is_what_the_browser_draws(feature, tmp_path, monkeypatch):
     monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: True)
-    monkeypatch.setattr(go.Figure, "to_image", lambda fig, **_: seen.append(fig) or b"image")
-    fig = spectrum_figure(feature)
-    assert save_figure(fig, tmp_path / "x.PNG").read_bytes() == b"image"
-    assert not seen[0].layout.updatemenus
-    assert fig.layout.updatemenus
+    monkeypatch.setattr(go.Figure, "to_image", lambda _, format, **__: format.encode())
+    assert save_figure(spectrum_figure(feature), tmp_path / "x.PNG").read_bytes() == b"png"
 
 
 # --- spectrum --------------------------------------------------------------------------------------------------------
@@ -309,16 +304,6 @@ def test_spectrum_figure__caption_says_when_directions_are_out_of_view():
     assert "Shown:" not in note(spectrum_figure(feature_of(d=8, rank=2)), "caption")
 
 
-def test_spectrum_figure__button_switches_between_log_and_linear(feature):
-    fig = spectrum_figure(feature)
-    (button,) = fig.layout.updatemenus[0].buttons
-    assert fig.layout.yaxis.type == button.args2[0]["yaxis.type"] == "log"
-    assert button.args[0]["yaxis.type"] == "linear"
-    low, high = fig.layout.yaxis.range
-    assert low < math.log10(feature.strengths[0]) < high
-    assert button.args[0]["yaxis.range"][1] > feature.strengths[0]
-
-
 def test_spectrum_figure__untested_feature_has_an_empty_middle_panel():
     few = feature_of(n=3, d=8, rank=2, name="few")
     assert few.rank_heldout is None
@@ -375,7 +360,7 @@ def test_spectrum_figure__escapes_names():
 
 
 def test_measures__are_those_of_head_scores():
-    assert tuple(head_figures.MEASURES) == MEASURES
+    assert tuple(maps.MEASURES) == MEASURES
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -394,7 +379,7 @@ def test_score_figure__every_cell_holds_its_head(measure):
     assert "Grey" not in note(fig, "caption")
     assert fig.layout.xaxis.title.text == "layer"
     assert fig.layout.yaxis.title.text == "head"
-    assert note(fig, "bar") == head_figures.MEASURES[measure].unit
+    assert note(fig, "bar") == maps.MEASURES[measure].unit
 
 
 def test_score_figure__layers_with_gaps_and_missing_heads():
@@ -571,7 +556,7 @@ def test_figures__every_one_has_a_caption_and_named_axes(feature, pair):
         assert fig.layout.yaxis.title.text or fig.layout.yaxis.ticktext[0].startswith("L")
 
 
-@pytest.mark.parametrize("name", ["grid", "heads", "spectrum", "theme"])
+@pytest.mark.parametrize("name", ["grid", "maps", "ranks", "spectrum", "theme"])
 def test_figures__need_neither_torch_nor_the_core(name):
     source = Path(importlib.util.find_spec(f"qkprism.figures.{name}").origin).read_text(encoding="utf-8")
     top = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -158,8 +158,6 @@ def every_text(fig):
     for axes in (fig.select_xaxes(), fig.select_yaxes()):
         for own in axes:
             texts.extend([own.title.text or "", *(own.ticktext or [])])
-    for menu in fig.layout.updatemenus:
-        texts.extend(button.label for button in menu.buttons)
     return texts
 
 
@@ -250,7 +248,7 @@ def test_effects_figure__spread_of_draws_is_shown_for_the_compared_measure_only(
     mean, spread = float(effects.values[2, row, 0]), float(effects.spread[row, 0])
     shown = one(effects.plot("shift"), name="spread")
     assert list(shown.y[:3]) == [mean - spread, mean + spread, None]
-    assert not any(y is not None for y in one(effects.plot("flip"), name="spread").y)
+    assert not traces(effects.plot("flip"), name="spread")
 
 
 def test_effects_figure__hover_tells_every_number():
@@ -264,20 +262,6 @@ def test_effects_figure__hover_tells_every_number():
     assert f"standard deviation {number(float(effects.spread[row, 1]))}" in text
     assert number(float(effects.advantage[row, 1]), 0.1) in text
     assert f"gain over no edit in shift: {number(float(effects.gains[row, 1]), 0.2)}" in text
-
-
-def test_effects_figure__menu_shows_what_a_figure_of_that_measure_shows():
-    effects = effects_of()
-    fig = effects.plot("shift")
-    for button in fig.layout.updatemenus[0].buttons:
-        values, layout, places = button.args
-        other = effects.plot(button.label)
-        assert [list(other.data[i].y) for i in places] == values["y"]
-        assert list(other.layout.yaxis.range) == layout["yaxis.range"]
-        assert other.layout.yaxis.title.text == layout["yaxis.title.text"]
-        for i, errors in zip(places, values["error_y.array"], strict=True):
-            assert list(other.data[i].error_y.array or []) == errors
-    assert fig.layout.updatemenus[0].active == effects.measures.index("shift")
 
 
 @torch.inference_mode()  # in which tensors of results can be written
@@ -470,28 +454,15 @@ def test_attribution_figure__a_sink_is_cut_and_said_to_be():
 
 
 def test_view__spans_all_tokens_unless_a_few_flatten_the_others():
-    even = BarsView([[1.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [1.0, -2.0, 3.0, 1.0, 2.0, 1.0], "logit")
+    even = BarsView([[1.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [1.0, -2.0, 3.0, 1.0, 2.0, 1.0])
     assert even.span() == (-2.0, 3.0)
     assert even.cut() == []
-    down = BarsView([[-90.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [0.0] * 6, "logit")
+    down = BarsView([[-90.0, -2.0, 3.0, 1.0, 2.0, 1.0]], [0.0] * 6)
     assert down.span() == (-2.0, 3.0)
     assert down.cut() == [0]
     assert down.range()[0] < -2.0
-    flat = BarsView([[0.0] * 6], [0.0] * 6, "logit")
+    flat = BarsView([[0.0] * 6], [0.0] * 6)
     assert flat.range()[0] < flat.range()[1]
-
-
-def test_attribution_figure__button_takes_away_the_mean_over_tokens():
-    attribution = attribution_of()
-    fig = attribution.plot()
-    raw, centred = (button.args for button in fig.layout.updatemenus[0].buttons)
-    assert raw[0]["y"][:3] == attribution.values.tolist()
-    assert raw[0]["visible"] == [True, True, True, True, True, False]
-    terms, logits = torch.tensor(centred[0]["y"][:3]), torch.tensor(centred[0]["y"][3])
-    torch.testing.assert_close(terms.mean(1), torch.zeros(3), atol=1e-6, rtol=0)
-    torch.testing.assert_close(terms.sum(0), logits, atol=1e-6, rtol=0)
-    assert centred[0]["visible"][-2:] == [False, True]
-    assert [t.name for t in (fig.data[i] for i in centred[2])] == [*attribution.terms, "logit", "cut", "cut"]
 
 
 def test_attribution_figure__150_tokens_make_it_wider():

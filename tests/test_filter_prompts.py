@@ -12,7 +12,7 @@ from qkprism.contrasts import Contrast, Text
 from qkprism.contrasts.words import words
 from qkprism.errors import QKPrismError
 from qkprism.models.encoding import encode
-from qkprism.studies.filter_prompts import CATEGORIES, FilterPrompts, asked, filter_prompts
+from qkprism.studies.categories import CATEGORIES, FilterPrompts, asked, filter_prompts
 from tokenizers_for_tests import CHAT, byte_level, default_tokenizer, metaspace
 
 PHRASINGS = ("cloze", "question", "chat")

@@ -19,7 +19,7 @@ from qkprism import QKPrismError, cli, store
 from qkprism.contrasts.words import words
 from qkprism.results.scores import MEASURES, HeadScores
 from qkprism.store import Parts
-from qkprism.studies import BindingStudy, binding_words, compare, study_binding
+from qkprism.studies import BindingStudy, binding_claims, compare, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.binding_claims import comparison
 from qkprism.studies.binding_figures import CAPTIONS, tables
@@ -355,9 +355,9 @@ def test_comparison__says_whose_number_is_whose_and_is_not_kind(made):
         for key, row in found.validation.over("matters").items()
         if key[1] == "reflexive"
     }
-    assert reflexive in " ".join(finding.sentence for finding in binding_words.told(found))  # whatever its rank
+    assert reflexive in " ".join(finding.sentence for finding in binding_claims.told(found))  # whatever its rank
     made_of = tables(found)
-    assert {finding.table for finding in binding_words.told(found)} <= {"", "outcome", "interactions", *made_of}
+    assert {finding.table for finding in binding_claims.told(found)} <= {"", "outcome", "interactions", *made_of}
     assert set(CAPTIONS) == set(made_of)
     for name, heads in (("truth, heads in which the clue matters", "matters"), ("truth, all heads", "all")):
         assert set(made_of[name]()["heads"]) <= {heads}
@@ -401,7 +401,7 @@ def test_binding__names_cannot_leave_the_page(finished):
 
 def test_told__says_which_heads_by_which_clue_and_against_what(made):
     study = BindingStudy.load(made[1])
-    question, heads, *moved, strong, parts, _ = (finding.sentence for finding in binding_words.told(study))
+    question, heads, *moved, strong, parts, _ = (finding.sentence for finding in binding_claims.told(study))
     assert study.about.answer in question
     for row in study.summary().to_dict("records"):
         assert f"{row['head']} ({row['accuracy']:.0%} right)" in heads

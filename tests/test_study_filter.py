@@ -17,6 +17,7 @@ from qkprism.core.projectors import span_projector
 from qkprism.figures.filter import filter_drawings
 from qkprism.studies import FilterStudy, study_filter
 from qkprism.studies import filter as studies
+from qkprism.studies.categories import CATEGORIES
 from qkprism.studies.filter_claims import (
     Gain,
     comparison,
@@ -27,7 +28,6 @@ from qkprism.studies.filter_claims import (
     rank_of_one_query,
     share_of_whole,
 )
-from qkprism.studies.filter_prompts import CATEGORIES
 from qkprism.subspaces.comparison import Comparison
 from qkprism.subspaces.crossing import crossing
 from qkprism.subspaces.separation import separation

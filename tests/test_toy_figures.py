@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from qkprism import QKPrismError
-from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_menu, rank_triangles
+from qkprism.figures.toy_grid import CLASSES, accuracy_grid, rank_triangles
 from qkprism.figures.toy_heads import interaction_grid
-from qkprism.figures.toy_limits import rank_size_figure
+from qkprism.figures.toy_swaps import limit_figure
 from qkprism.toy.cells import Cell, paper_grid, untrained
-from qkprism.toy.limits import RankAt
+from qkprism.toy.limits import Limit
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.results import HeadScore
 from qkprism.toy.task import ToyTask
@@ -48,26 +48,6 @@ def test_rank_triangles__changes_with_the_rule_and_refuses_an_unknown_seed(rows)
         rank_triangles(rows, seed=3)
 
 
-def test_rank_menu__shows_one_rule_at_a_time(rows):
-    fig = rank_menu(rows)
-    buttons = fig.layout.updatemenus[0].buttons
-    assert len(buttons) == 3
-    for button in buttons:
-        visible, told = button.args[0]["visible"], button.args[1]["title.text"]
-        assert len(visible) == len(fig.data)
-        texts = [
-            text
-            for trace, on in zip(fig.data, visible, strict=True)
-            if on and trace.mode == "text"
-            for text in trace.text
-        ]
-        assert len(texts) == 424
-        assert button.label in told
-    assert "Exact for 416 of 424" in buttons[0].args[1]["title.text"]
-    assert "Exact for 424 of 424" in buttons[2].args[1]["title.text"]
-    assert [trace.visible is not False for trace in fig.data] == list(buttons[0].args[0]["visible"])
-
-
 def test_accuracy_grid__shows_means_over_seeds_and_distance_to_the_ceiling():
     heads = [untrained(cell) for cell in paper_grid(d_heads=(8,), seeds=(0, 1))]
     scores = [HeadScore.of(head) for head in heads]
@@ -101,10 +81,10 @@ def test_accuracy_grid__has_panels_of_their_own_for_presets():
     assert any("discrete, d_head 8, paper" in title for title in titles)
 
 
-def test_rank_size_figure__tells_which_heads_it_has():
+def test_limit_figure__tells_which_heads_it_has():
     def told(*ranks):
         cells = [Cell(ToyTask("discrete", *pair), 8) for pair in ranks]
-        fig = rank_size_figure([RankAt(c, "z1", 100, "energy", 0.99, c.task.r1, c.task.r1) for c in cells])
+        fig = limit_figure([Limit(c, "z1", 0.0, 100, "raw", 0.1) for c in cells])
         return fig.layout.title.text
 
     assert "1 head with r1 + r2 &lt; d_head" in told((3, 3)) or "1 head with r1 + r2 < d_head" in told((3, 3))

@@ -234,7 +234,7 @@ def drawn(study):
 
 def test_figures_and_page__are_made_from_the_results_alone(found):
     figures = drawn(found)
-    assert len(figures) == 12
+    assert len(figures) == 13
     (before,) = [trace for trace in figures["truth"].data if trace.name == "no edit" and trace.xaxis == "x"]
     room = rows(found.trained.swaps, target="given", control="none", feature="z1")
     continuous = [row.off_truth for row in room if row.cell.task.variant == "continuous"]
@@ -329,7 +329,7 @@ def test_command__writes_a_report_and_says_where(found, toy_folder, tmp_path, mo
     start = answer_in(page, "start")["found"][0]
     assert [claim["what"] for claim in start["claims"]] == [claim.what for claim in claims(found)]
     assert answer_in(page, "figure", figure=start["picture"])["figure"]["data"]
-    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 12
+    assert len(list((tmp_path / "run" / "figures").glob("*.html"))) == 13
 
 
 def test_command__refuses_the_papers_training_of_a_quick_look(monkeypatch, capsys):

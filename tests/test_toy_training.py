@@ -109,7 +109,7 @@ def test_stack__cells_that_do_not_improve_leave_with_their_best_weights():
 def test_study__keeps_its_parts_and_gives_the_same_again(tmp_path, monkeypatch):
     steps, asked = [], {"cells": CELLS, "protocol": SHORT, "sampling": Sampling(n=128), "depth": SMALL}
     first = study(tmp_path, **asked)
-    for work in ("portray", "ends", "clouds"):
+    for work in ("portray", "limits", "clouds"):
         monkeypatch.setattr(f"qkprism.toy.studying.{work}", None)
     for again in (study(tmp_path, **asked, progress=lambda *_: steps.append(1)), load_study(tmp_path)):
         assert not steps
@@ -117,7 +117,7 @@ def test_study__keeps_its_parts_and_gives_the_same_again(tmp_path, monkeypatch):
         assert again.controls == first.controls
         assert again.trained.swaps == first.trained.swaps
         assert again.clouds == first.clouds
-        assert [row.found for row in again.ranks_at] == [row.found for row in first.ranks_at]
+        assert again.limits == first.limits
         assert list(again.heads) == CELLS
     assert len(first.ranks()) == 4 * len(CELLS)
     _check_mixed_parts(tmp_path)

@@ -7,12 +7,14 @@ from qkprism import QKPrismError
 from qkprism.toy.ceiling import dot_product_ceiling
 from qkprism.toy.cells import Cell, untrained
 from qkprism.toy.contrasts import Sampling, contrast_vectors, decompose_heads, stacked
-from qkprism.toy.recovery import recover
+from qkprism.toy.portrait import Depth, portray
 from qkprism.toy.samples import draw_samples, exchange
 from qkprism.toy.store import load_heads
 from qkprism.toy.task import stream
 from qkprism.toy.truth import expected_covariance, interaction, logit_parts, overlap
 from toy_cells import OTHERS as CELLS
+
+RANKS_ALONE = Depth(swaps=0, draws=0, parts=False)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def test_trained_heads__reach_the_ceiling_of_bayes_or_of_the_dot_product(heads):
 
 
 def test_trained_heads__have_the_true_ranks_and_subspaces(heads):
-    for row in recover(heads, Sampling(n=2048)):
+    for row in portray(heads, Sampling(n=2048), RANKS_ALONE).recovered:
         assert row.exact
         assert (row.energy, row.balanced, row.heldout) == (row.true,) * 3, row
         assert row.key_overlap > 0.99, row
@@ -39,7 +41,7 @@ def test_trained_heads__have_the_true_ranks_and_subspaces(heads):
 def test_untrained_heads__have_ranks_and_subspaces_too_but_use_them_less(heads):
     """The control: what keys and queries hold is found in any head; that they meet is what training does."""
     controls = [untrained(cell) for cell in CELLS]
-    before, after = (recover(some, Sampling(n=1024)) for some in (controls, heads))
+    before, after = (portray(some, Sampling(n=1024), RANKS_ALONE).recovered for some in (controls, heads))
     for row in before:
         assert row.key_overlap > 0.99, row
     assert sum(row.aligned for row in before) < sum(row.aligned for row in after) - 0.1 * len(after)

@@ -187,7 +187,7 @@ class Atlas:
 
     def plot(self, score: str = "variation: + asked position") -> go.Figure:
         """Layers against heads, coloured by a column of `to_frame`."""
-        from qkprism.figures.atlas import atlas_figure
+        from qkprism.figures.maps import atlas_figure
 
         return atlas_figure(self.to_frame(), score, str(self.provenance.get("model", "")))
 

@@ -56,9 +56,8 @@ def binding(
     from qkprism.results.projections import require_umap
     from qkprism.studies import study_binding
     from qkprism.studies.binding import check_options
-    from qkprism.studies.binding_claims import comparison
+    from qkprism.studies.binding_claims import comparison, told
     from qkprism.studies.binding_figures import drawings
-    from qkprism.studies.binding_words import told
 
     if umap:
         require_umap()

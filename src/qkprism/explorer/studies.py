@@ -14,7 +14,7 @@ from qkprism.figures.filter import filter_drawings
 from qkprism.figures.toy import toy_drawings
 from qkprism.findings import findings
 from qkprism.store import STUDY, read_study
-from qkprism.studies import binding_claims, binding_figures, binding_words, filter_claims
+from qkprism.studies import binding_claims, binding_figures, filter_claims
 from qkprism.studies.binding_study import BindingStudy, folder_of
 from qkprism.studies.filter import FilterStudy
 from qkprism.studies.shelf_result import Shelf
@@ -55,7 +55,7 @@ def _binding(study: BindingStudy) -> dict[str, Any]:
     return {
         "tables": tables | _parts_of(study),
         "captions": binding_figures.CAPTIONS,
-        "findings": partial(binding_words.told, study),
+        "findings": partial(binding_claims.told, study),
         "notes": study.notes,
         "claims": partial(binding_claims.comparison, study),
         "figures": _without(binding_figures.drawings(study), binding_figures.SEEN),

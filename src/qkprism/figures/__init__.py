@@ -3,7 +3,8 @@
 from qkprism.figures.attribution import attribution_figure
 from qkprism.figures.attributions import attributions_figure
 from qkprism.figures.effects import effects_figure
-from qkprism.figures.heads import rank_figure, score_figure
+from qkprism.figures.maps import score_figure
+from qkprism.figures.ranks import rank_figure
 from qkprism.figures.saving import save_figure, save_figures
 from qkprism.figures.spectrum import spectrum_figure
 from qkprism.figures.theme import feature_color

@@ -6,7 +6,6 @@ Stacked bars a token, which end at the logit, above the attention that it gives.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,9 +16,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.panels import BUTTONS, legend_above, on
-from qkprism.figures.theme import EDGE, INK, MUTED, WIDTH, feature_color, finish, number, plain, shortened
-from qkprism.figures.words import count, few, known
+from qkprism.figures.panels import legend_above, on
+from qkprism.figures.theme import INK, MUTED, WIDTH, feature_color, finish, number, plain, shortened
+from qkprism.figures.words import count, few, known, paragraphs
 
 if TYPE_CHECKING:
     from qkprism.results.attribution import Attribution
@@ -44,7 +43,6 @@ class BarsView:
 
     terms: list[list[float]]
     logits: list[float]
-    title: str
 
     def reach(self, token: int) -> tuple[float, float]:
         """How far down and up the bars of a token go."""
@@ -87,33 +85,26 @@ def attribution_figure(attribution: Attribution) -> go.Figure:
     pixels = min(_BROADEST, (width - _LEFT - _RIGHT) / n)
     labels = [shortened(shown_token(token), 20) for token in attribution.tokens]
     fig = _rows()
-    views = _views(attribution)
+    view = BarsView(attribution.values.tolist(), attribution.logits.tolist())
     texts = [_token_text(attribution, i) for i in range(n)]
-    _draw_bars(fig, attribution, views[0], texts)
-    for i, view in enumerate(views):
-        _draw_cuts(fig, view, labels, visible=i == 0)
-    buttons = _buttons(fig, views)
+    _draw_bars(fig, attribution, view, texts)
+    _draw_cuts(fig, view, labels)
     _draw_marks(fig, attribution)
     _draw_attention(fig, attribution, texts)
     _name_tokens(fig, attribution, labels, pixels, width)
     height = _BARS + _ROW + _STRIP + 2 * _BETWEEN
-    fig.update_layout(
-        barmode="relative",
-        bargap=0.15,
-        hovermode="x",
-        updatemenus=[buttons],
-    )
+    fig.update_layout(barmode="relative", bargap=0.15, hovermode="x")
     legend_above(fig, 4, height, traceorder="normal")
     return finish(
         fig,
         title=_title(attribution),
-        subtitle=_narrow(_subtitle(attribution), 13),
-        caption=_narrow(_caption(attribution), 12),
+        subtitle=_subtitle(attribution),
+        caption=_caption(attribution, view),
         width=width,
         plot_height=height,
         left=_LEFT,
         right=_RIGHT,
-        above=64,
+        above=30,
         below=24 + max(map(_length, labels)),
     )
 
@@ -165,19 +156,6 @@ def _rows() -> go.Figure:
     return make_subplots(rows=3, cols=1, row_heights=list(heights), vertical_spacing=_BETWEEN / whole)
 
 
-def _views(attribution: Attribution) -> tuple[BarsView, BarsView]:
-    """The terms as they are, and less their means over the tokens, which attention does not see."""
-    values, logits = attribution.values, attribution.logits
-    return (
-        BarsView(values.tolist(), logits.tolist(), "logit"),
-        BarsView(
-            (values - values.mean(1, keepdim=True)).tolist(),
-            (logits - logits.mean()).tolist(),
-            "logit less its mean over tokens",
-        ),
-    )
-
-
 def _hull(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return min([0.0, *(low for low, _ in ends)]), max([0.0, *(high for _, high in ends)])
 
@@ -189,10 +167,7 @@ def _draw_bars(fig: go.Figure, attribution: Attribution, view: BarsView, texts: 
             x=places,
             y=[known(value) for value in values],
             name=plain(shortened(term)),
-            marker={
-                "color": term_color(term, attribution.features, attribution.provenance),
-                "line": {"width": 0},
-            },
+            marker={"color": term_color(term, attribution.features, attribution.provenance), "line": {"width": 0}},
             hoverinfo="skip",
             **on(1),
         )
@@ -206,12 +181,10 @@ def _draw_bars(fig: go.Figure, attribution: Attribution, view: BarsView, texts: 
         hoverinfo="text",
         **on(1),
     )
-    fig.layout.yaxis.update(
-        title_text=view.title, range=view.range(), zeroline=True, zerolinecolor=MUTED, zerolinewidth=1
-    )
+    fig.layout.yaxis.update(title_text="logit", range=view.range(), zeroline=True, zerolinecolor=MUTED)
 
 
-def _draw_cuts(fig: go.Figure, view: BarsView, labels: Sequence[str], *, visible: bool) -> None:
+def _draw_cuts(fig: go.Figure, view: BarsView, labels: Sequence[str]) -> None:
     """Say at the edge of the axis which tokens go on, and how far."""
     low, high = view.range()
     margin = 0.025 * (high - low)
@@ -232,33 +205,8 @@ def _draw_cuts(fig: go.Figure, view: BarsView, labels: Sequence[str], *, visible
         textfont={"size": 11, "color": INK},
         hoverinfo="skip",
         showlegend=False,
-        visible=visible,
         **on(1),
     )
-
-
-def _buttons(fig: go.Figure, views: Sequence[BarsView]) -> dict[str, Any]:
-    """Switch between the terms as they are and less their means; only the traces drawn so far change."""
-    places = list(range(len(fig.data)))
-    buttons = []
-    for i, (view, label) in enumerate(zip(views, ("logits", "less the mean"), strict=True)):
-        heights = [[known(value) for value in values] for values in (*view.terms, view.logits)]
-        cuts = [list(trace.y) for trace in fig.data[-len(views) :]]
-        seen = [True] * len(heights) + [i == j for j in range(len(views))]
-        layout = {"yaxis.range": view.range(), "yaxis.title.text": view.title}
-        args = [{"y": heights + cuts, "visible": seen}, layout, places]
-        buttons.append({"label": label, "method": "update", "args": args})
-    return {
-        "type": "buttons",
-        "direction": "right",
-        "buttons": buttons,
-        "x": 0,
-        "xanchor": "left",
-        "y": 1,
-        "yanchor": "bottom",
-        "pad": {"b": 36, "t": 0, "l": 0, "r": 0},
-        **BUTTONS,
-    }
 
 
 def _draw_marks(fig: go.Figure, attribution: Attribution) -> None:
@@ -361,25 +309,18 @@ def _subtitle(attribution: Attribution) -> str:
     )
 
 
-def _caption(attribution: Attribution) -> str:
-    parts = [
+def _caption(attribution: Attribution, view: BarsView) -> str:
+    names = ", ".join(str(attribution.positions[token]) for token in view.cut())
+    cut = f"Cut, so that the others can be read: token {names}, marked by a triangle." if names else ""
+    return paragraphs(
         "A bar is what a feature adds to the logit of a token; the bars of a token, up and down, sum to the diamond. "
         "A key that stands out in the colour of a feature owes its logit to this feature, as this split has it; grey "
         "is what no feature explains. Attention depends on differences between tokens only: a part that all tokens "
-        "share does nothing (see “less the mean”).",
-        "Below: marked keys and the query, then attention on a log scale. " + _cut_words(attribution),
+        "share does nothing.",
+        f"Below: marked keys and the query, then attention on a log scale. {cut}",
         _overlap(attribution.method, attribution.angles, attribution.condition),
         few(attribution.notes),
-    ]
-    return "\n".join(part.strip() for part in parts if part.strip())
-
-
-def _cut_words(attribution: Attribution) -> str:
-    view = _views(attribution)[0]
-    if not view.cut():
-        return ""
-    names = ", ".join(str(attribution.positions[token]) for token in view.cut())
-    return f"Cut, so that the others can be read: token {names}, marked by a triangle."
+    )
 
 
 def _overlap(method: str, angles: Mapping[str, Sequence[float]], condition: float) -> str:
@@ -419,9 +360,3 @@ def _percent(share: float) -> str:
         if abs(share) < 1e-3
         else f"{share:.1%}"
     )
-
-
-def _narrow(text: str, size: int) -> str:
-    """Break lines as in a figure of the usual width: a wide one is scrolled, and its texts should be read first."""
-    letters = int((WIDTH - 2 * EDGE) / (0.5 * size))
-    return "\n".join(line for part in text.splitlines() for line in textwrap.wrap(part, letters))

@@ -11,7 +11,7 @@ from qkprism.errors import QKPrismError
 from qkprism.figures.attribution import CONDITION, term_color
 from qkprism.figures.panels import error_bars, legend_above, name_panel, on, panels
 from qkprism.figures.theme import INK, MUTED, finish, number, plain, shortened
-from qkprism.figures.words import count, facts, few, known
+from qkprism.figures.words import count, facts, few, known, paragraphs
 
 if TYPE_CHECKING:
     from qkprism.results.attribution import Attributions
@@ -71,10 +71,7 @@ def _draw_stack(fig: go.Figure, attributions: Attributions) -> None:
             orientation="h",
             name=plain(shortened(term)),
             legendgroup=f"term {j}",
-            marker={
-                "color": term_color(term, attributions.features, attributions.provenance),
-                "line": {"width": 0},
-            },
+            marker={"color": term_color(term, attributions.features, attributions.provenance), "line": {"width": 0}},
             hovertext=[_gap_text(attributions, i, j) for i in rows],
             hoverinfo="text",
             **on(1),
@@ -133,11 +130,10 @@ def _gap_caption(attributions: Attributions) -> str:
         if large
         else ""
     )
-    parts = [
+    return paragraphs(
         "How much higher a head’s logits are at positive than at negative keys, and which terms make the difference; "
         "grey is what no feature explains. The share of the gap (point at a mark) means little where the whole gap is "
         "near 0.",
         overlap,
         few(attributions.notes),
-    ]
-    return "\n".join(part for part in parts if part)
+    )

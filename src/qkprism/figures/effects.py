@@ -7,21 +7,23 @@ panel are the two ends that belong to no feature: no edit, and the whole key.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
 from qkprism.controls import BY_NAME, EVIDENCE, RIVALS, SHARED, WEAK, Control, listed
 from qkprism.errors import QKPrismError
-from qkprism.figures.panels import BUTTONS, error_bars, legend_above, name_panel, on, panels, write
-from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, feature_color, finish, number, plain, shortened
-from qkprism.figures.words import count, facts, few, known
+from qkprism.figures.panels import error_bars, legend_above, legend_entry, name_panel, on, panels, write
+from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, feature_color, finish, number, plain, shortened
+from qkprism.figures.words import count, facts, few, known, paragraphs
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from qkprism.results.effects import Effects
 
 SHOWN = 12  # heads
@@ -60,15 +62,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class _Trace:
-    """Which rows of the table (None: a gap) a trace of one head shows, and as what."""
-
-    rows: tuple[int | None, ...]
-    head: int
-    kind: Literal["marks", "line", "spread"] = "marks"
-
-
-@dataclass(frozen=True)
 class _Layout:
     """How panels and their labels are laid out; sizes in pixels."""
 
@@ -96,9 +89,6 @@ class _Layout:
         rows = math.ceil(self.panels / self.columns)
         return rows * _PANEL + (rows - 1) * (self.below + 48)
 
-    def starts_row(self, panel: int) -> bool:
-        return (panel - 1) % self.columns == 0
-
     def figure(self) -> go.Figure:
         rows, edges = math.ceil(self.panels / self.columns), _LEFT + _RIGHT + WIDTH - self.width
         return panels(rows, self.columns, _PANEL, down=self.below + 48, across=_GAP, edges=edges)[0]
@@ -109,6 +99,7 @@ class _HeadPanel:
     """One head of the figure and where it is drawn."""
 
     effects: Effects
+    measure: str
     target: str
     groups: Sequence[Group]
     head: int
@@ -124,9 +115,20 @@ class _HeadPanel:
         entry = (self.target, group.feature if group else "", group.method if group else "", control)
         return self.effects.entries.index(entry) if entry in self.effects.entries else None
 
+    def value(self, row: int | None) -> float | None:
+        """The mean of the measure in a row."""
+        return self._of(self.effects.values, row)
+
+    def error(self, row: int | None) -> float | None:
+        """Its standard error."""
+        return self._of(self.effects.errors, row)
+
+    def _of(self, table: Tensor, row: int | None) -> float | None:
+        return None if row is None else known(float(table[self.effects.measures.index(self.measure), row, self.head]))
+
 
 def effects_figure(effects: Effects, measure: str, target: str) -> go.Figure:
-    """Every feature beside its controls in up to 12 heads, towards one target; a menu changes the measure."""
+    """Every feature beside its controls in up to 12 heads, by one measure and towards one target."""
     _refuse_unknown(effects, measure, target)
     groups, heads = _groups(effects, target), shown_heads(effects, target)
     layout = _Layout.of(groups, len(heads))
@@ -136,13 +138,11 @@ def effects_figure(effects: Effects, measure: str, target: str) -> go.Figure:
         for row in effects.beats()
         if row["target"] == target and row["evidence"] and not row["beaten"]
     )
-    panels = [_HeadPanel(effects, target, groups, head, number, lost) for number, head in enumerate(heads, 1)]
-    drawn = [trace for panel in panels for trace in _draw_panel(fig, panel)]
-    views = {name: _view(effects, name, drawn, layout) for name in effects.measures}
-    _show(fig, views[measure])
+    for panel, head in enumerate(heads, 1):
+        _draw_panel(fig, _HeadPanel(effects, measure, target, groups, head, panel, lost))
+    fig.update_yaxes(range=_range(fig), matches="y")
     _draw_legend(fig, layout.height)
-    _name_groups(fig, groups, layout)
-    fig.update_layout(updatemenus=[_menu(views, effects.measures.index(measure), len(drawn))])
+    _name_groups(fig, groups, layout, MEASURES.get(measure, plain(measure)))
     return finish(
         fig,
         title=f"{effects.title[:1].upper()}{effects.title[1:]}: each feature beside its controls",
@@ -152,7 +152,7 @@ def effects_figure(effects: Effects, measure: str, target: str) -> go.Figure:
         plot_height=layout.height,
         left=_LEFT,
         right=_RIGHT,
-        above=112,
+        above=92,
         below=layout.below + 14,
     )
 
@@ -199,7 +199,7 @@ def _groups(effects: Effects, target: str) -> list[Group]:
     return groups
 
 
-def _name_groups(fig: go.Figure, groups: Sequence[Group], layout: _Layout) -> None:
+def _name_groups(fig: go.Figure, groups: Sequence[Group], layout: _Layout, measure: str) -> None:
     """Label the groups of every panel, and the values of the first panel in each row."""
     boundaries = [(a.at + b.at) / 2 for a, b in pairwise(groups)]
     fig.update_xaxes(
@@ -211,27 +211,30 @@ def _name_groups(fig: go.Figure, groups: Sequence[Group], layout: _Layout) -> No
         showgrid=False,
         minor={"tickvals": boundaries, "showgrid": True, "gridcolor": GRID, "ticks": ""},
     )
-    fig.update_yaxes(matches="y")
     for panel in range(1, layout.panels + 1):
-        fig.layout[f"yaxis{panel}"].showticklabels = layout.starts_row(panel)
+        first = (panel - 1) % layout.columns == 0
+        fig.layout[f"yaxis{panel}"].update(showticklabels=first, title_text=measure if first else None)
 
 
-def _draw_panel(fig: go.Figure, panel: _HeadPanel) -> list[_Trace]:
-    """Draw a head without its values, and say which values each trace has."""
+def _draw_panel(fig: go.Figure, panel: _HeadPanel) -> None:
     _name_methods(fig, panel.number, panel.groups)
     name_panel(fig, panel.number, shortened(panel.effects.heads[panel.head], 30), shift=20)
-    drawn = [_draw_line(fig, panel, end) for end in SHARED if panel.row(end.name) is not None]
-    drawn.append(_draw_spread(fig, panel))
+    for end in SHARED:
+        if (row := panel.row(end.name)) is not None:
+            _draw_line(fig, panel, end, row)
+    if panel.measure == panel.effects.compared:  # the spread of the others is not kept
+        _draw_spread(fig, panel)
     for step, rival in enumerate(RIVALS, 1):
-        drawn.append(_draw_marks(fig, panel, rival, _still(rival.mark, rival.color, 7), step))
-    return [*drawn, _draw_marks(fig, panel, BY_NAME["feature"], _feature_style(panel), 0)]
+        _draw_marks(fig, panel, rival, _still(rival.mark, rival.color, 7), step)
+    _draw_marks(fig, panel, BY_NAME["feature"], _feature_style(panel), 0)
 
 
-def _draw_line(fig: go.Figure, panel: _HeadPanel, end: Control) -> _Trace:
-    groups, row = panel.groups, panel.row(end.name)
+def _draw_line(fig: go.Figure, panel: _HeadPanel, end: Control, row: int) -> None:
+    groups = panel.groups
     at = [groups[0].at - _PITCH, *(group.at for group in groups), groups[-1].at + _PITCH]
     fig.add_scatter(
         x=at,
+        y=[panel.value(row)] * len(at),
         mode="lines",
         name=end.title,
         legendgroup=end.name,
@@ -240,39 +243,39 @@ def _draw_line(fig: go.Figure, panel: _HeadPanel, end: Control) -> _Trace:
         hoverinfo="text",
         **panel.place,
     )
-    return _Trace((row,) * len(at), panel.head, "line")
 
 
-def _draw_spread(fig: go.Figure, panel: _HeadPanel) -> _Trace:
+def _draw_spread(fig: go.Figure, panel: _HeadPanel) -> None:
     """Pale bars behind the controls: one standard deviation over draws on either side."""
     at: list[float | None] = []
-    rows: list[int | None] = []
+    ends: list[float | None] = []
     for step, rival in enumerate(RIVALS, 1):
         for group in panel.groups:
             row = panel.row(rival.name, group)
-            if row is not None and int(panel.effects.draws[row]) > 1:
-                at += [_across(group, step)] * 2 + [None]
-                rows += [row, row, None]
+            if row is None or int(panel.effects.draws[row]) < 2:
+                continue
+            mean, spread = panel.value(row), float(panel.effects.spread[row, panel.head])
+            at += [_across(group, step)] * 2 + [None]
+            ends += [None if mean is None else known(mean + side * spread) for side in (-1, 1)] + [None]
     fig.add_scatter(
-        x=at, mode="lines", name="spread", legendgroup="spread", line=_PALE, hoverinfo="skip", **panel.place
+        x=at, y=ends, mode="lines", name="spread", legendgroup="spread", line=_PALE, hoverinfo="skip", **panel.place
     )
-    return _Trace(tuple(rows), panel.head, "spread")
 
 
-def _draw_marks(fig: go.Figure, panel: _HeadPanel, control: Control, style: dict[str, Any], step: int) -> _Trace:
+def _draw_marks(fig: go.Figure, panel: _HeadPanel, control: Control, style: dict[str, Any], step: int) -> None:
     rows = [panel.row(control.name, group) for group in panel.groups]
     fig.add_scatter(
         x=[_across(group, step) for group in panel.groups],
+        y=[panel.value(row) for row in rows],
         mode="markers",
         name=control.title,
         legendgroup=control.name,
         marker=style,
-        error_y=error_bars(None, control.color),
+        error_y=error_bars([panel.error(row) for row in rows], control.color),
         hovertext=[_text(panel, row) for row in rows],
         hoverinfo="text",
         **panel.place,
     )
-    return _Trace(tuple(rows), panel.head)
 
 
 def _across(group: Group, step: int) -> float:
@@ -298,18 +301,13 @@ def _name_methods(fig: go.Figure, panel: int, groups: Sequence[Group]) -> None:
 
 def _draw_legend(fig: go.Figure, height: int) -> None:
     """What the marks mean, in the colour of no feature."""
-    entries: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("feature", f"feature: beats all but {listed(WEAK)}", "markers", {"marker": _still("circle", INK, 11)}),
-        ("feature", "feature: does not", "markers", {"marker": _still("circle-open", INK, 11)}),
-        *(
-            (control.name, control.title, "markers", {"marker": _still(control.mark, control.color, 7)})
-            for control in RIVALS
-        ),
-        ("spread", "spread over draws", "lines", {"line": _PALE}),
-        *((end.name, end.title, "lines", {"line": _line(end)}) for end in SHARED),
-    ]
-    for group, title, mode, style in entries:
-        fig.add_scatter(x=[None], y=[None], mode=mode, name=title, legendgroup=group, hoverinfo="skip", **style)
+    legend_entry(fig, f"feature: beats all but {listed(WEAK)}", "feature", marker=_still("circle", INK, 11))
+    legend_entry(fig, "feature: does not", "feature", marker=_still("circle-open", INK, 11))
+    for control in RIVALS:
+        legend_entry(fig, control.title, control.name, marker=_still(control.mark, control.color, 7))
+    legend_entry(fig, "spread over draws", "spread", line=_PALE)
+    for end in SHARED:
+        legend_entry(fig, end.title, end.name, line=_line(end))
     legend_above(fig, 40, height, traceorder="normal", tracegroupgap=0, font={"size": 11})
 
 
@@ -321,71 +319,19 @@ def _still(symbol: str, color: str, size: int) -> dict[str, Any]:
     return {"symbol": symbol, "size": size, "color": color, "line": {"width": 1.5, "color": color}}
 
 
-def _view(effects: Effects, measure: str, drawn: Sequence[_Trace], layout: _Layout) -> dict[str, Any]:
-    """All that depends on the measure: what the traces show, and the axes."""
-    heights, errors = zip(*(_values(effects, measure, trace) for trace in drawn), strict=True)
-    axes: dict[str, Any] = {}
-    for panel in range(1, layout.panels + 1):
-        name = axis("yaxis", panel)
-        axes[f"{name}.range"] = _range(heights, errors)
-        if layout.starts_row(panel):
-            axes[f"{name}.title.text"] = MEASURES.get(measure, plain(measure))
-    return {"traces": {"y": list(heights), "error_y.array": list(errors)}, "layout": axes}
-
-
-def _values(effects: Effects, measure: str, trace: _Trace) -> tuple[list[float | None], list[float | None]]:
-    at = effects.measures.index(measure)
-    means = [None if r is None else known(float(effects.values[at, r, trace.head])) for r in trace.rows]
-    if trace.kind == "line":
-        return means, []
-    if trace.kind == "marks":
-        return means, [None if r is None else known(float(effects.errors[at, r, trace.head])) for r in trace.rows]
-    if measure != effects.compared:  # the spread of the others is not kept
-        return [None] * len(means), []
-    signs = (-1.0, 1.0, 0.0)  # from one deviation below to one above, then a gap
-    ends = [
-        None if row is None or mean is None else known(mean + signs[i % 3] * float(effects.spread[row, trace.head]))
-        for i, (row, mean) in enumerate(zip(trace.rows, means, strict=True))
-    ]
-    return ends, []
-
-
-def _range(heights: Iterable[Sequence[float | None]], errors: Iterable[Sequence[float | None]]) -> list[float]:
-    """From the lowest to the highest end of an error bar, with 0 if it is near."""
+def _range(fig: go.Figure) -> list[float]:
+    """From the lowest to the highest end of an error bar in all panels, with 0 if it is near."""
     ends = []
-    for height, error in zip(heights, errors, strict=True):
-        sizes = error or [0.0] * len(height)
-        ends += [h + side * (e or 0.0) for h, e in zip(height, sizes, strict=True) if h is not None for side in (-1, 1)]
+    for trace in fig.data:
+        errors = trace.error_y.array or [0.0] * len(trace.y)
+        ends += [
+            y + side * (e or 0.0) for y, e in zip(trace.y, errors, strict=True) if y is not None for side in (-1, 1)
+        ]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     if abs(low) < 0.5 * (high - low) or abs(high) < 0.5 * (high - low):
         low, high = min(low, 0.0), max(high, 0.0)
     margin = 0.05 * (high - low) or 0.5
     return [low - margin, high + margin]
-
-
-def _show(fig: go.Figure, view: dict[str, Any]) -> None:
-    for trace, y, error in zip(fig.data, view["traces"]["y"], view["traces"]["error_y.array"], strict=False):
-        trace.y = y
-        if trace.mode == "markers":
-            trace.error_y.array = error
-    fig.update_layout({key.replace(".", "_"): value for key, value in view["layout"].items()})
-
-
-def _menu(views: Mapping[str, dict[str, Any]], active: int, measured: int) -> dict[str, Any]:
-    every = list(range(measured))
-    return {
-        "buttons": [
-            {"label": plain(name), "method": "update", "args": [view["traces"], view["layout"], every]}
-            for name, view in views.items()
-        ],
-        "active": active,
-        "x": 1,
-        "xanchor": "right",
-        "y": 1,
-        "yanchor": "bottom",
-        "pad": {"b": 80, "t": 0, "l": 0, "r": 0},
-        **BUTTONS,
-    }
 
 
 def _subtitle(effects: Effects, target: str) -> str:
@@ -408,7 +354,7 @@ def _caption(effects: Effects, heads: Sequence[int]) -> str:
         if len(heads) < len(effects.heads)
         else ""
     )
-    parts = [
+    return paragraphs(
         f"Dots: the edit in a feature's subspace, in the feature's colour (black: several together); filled if {shown} "
         f"beats {ALL_EVIDENCE} by more than two standard errors, hollow if not. Grey marks: the same edit in other "
         f"subspaces of the same rank. Error bars: standard errors over examples; pale bars: spread over draws ({shown} "
@@ -416,9 +362,8 @@ def _caption(effects: Effects, heads: Sequence[int]) -> str:
         "A feature that is no better than permuted labels or key PCA proves little: the same pipeline on labels "
         "without meaning, or simply the directions in which keys differ most, would do as well. "
         f"{listed(WEAK)} count for nothing: noise beats them too. The whole key is what moving everything does.",
-        " ".join(part for part in (drawn, few(effects.notes)) if part),
-    ]
-    return "\n".join(part for part in parts if part)
+        f"{drawn} {few(effects.notes)}",
+    )
 
 
 def _text(panel: _HeadPanel, row: int | None) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from qkprism.figures.theme import INK, MISSING, axis
+from qkprism.errors import QKPrismError
+from qkprism.figures.theme import INK, MISSING, WIDTH, axis, finish
 from qkprism.heads import Head
 
 LEFT, RIGHT = 64, 124  # pixels beside a map, for the axis and the colour bar
@@ -27,10 +28,11 @@ class Grid:
     width: int
 
     @classmethod
-    def of(cls, heads: Iterable[Head], width: int) -> Grid:
+    def of(cls, heads: Iterable[Head]) -> Grid:
         chosen = tuple(heads)
+        refuse_none(chosen)
         layers = tuple(sorted({head.layer for head in chosen}))
-        return cls(layers, tuple(sorted({head.index for head in chosen})), max(1, width - LEFT - RIGHT))
+        return cls(layers, tuple(sorted({head.index for head in chosen})), WIDTH - LEFT - RIGHT)
 
     @property
     def cell(self) -> tuple[float, float]:
@@ -59,6 +61,12 @@ class Grid:
         """Is there room for this many letters in a cell?"""
         width, height = self.cell
         return width >= 6 * letters + 3 and height >= 13
+
+
+def refuse_none(heads: Sequence[Head]) -> None:
+    """There is no figure of no head."""
+    if not heads:
+        raise QKPrismError("There is no head to draw. Was a threshold too high, or the choice of heads empty?")
 
 
 def draw_map(
@@ -96,6 +104,11 @@ def draw_map(
         textfont={"size": 10},
         **place,
     )
+    name_axes(fig, panel, grid, absent)
+
+
+def name_axes(fig: go.Figure, panel: int, grid: Grid, absent: str) -> None:
+    """Layers and heads, of which there may be others that are absent from the map."""
     for letter, numbers, name in (("x", grid.layers, "layer"), ("y", grid.indices, "head")):
         size = grid.cell[0] if letter == "x" else grid.cell[1]
         step = max(1, math.ceil((22 if letter == "x" else 15) / size))
@@ -121,9 +134,11 @@ def scale(colors: Sequence[str]) -> list[list[Any]]:
     return [[i / (len(colors) - 1), color] for i, color in enumerate(colors)]
 
 
-def color_bar(grid: Grid) -> dict[str, Any]:
-    """A colour bar right of the (first) map."""
-    return {
+def color_axis(
+    fig: go.Figure, grid: Grid, colors: Sequence[str], ends: tuple[float, float], unit: str, **ticks: Any
+) -> None:
+    """The colours of a map between two values, and a bar right of the (first) map with its unit above."""
+    bar = {
         "thickness": 14,
         "len": min(grid.height, 260),
         "lenmode": "pixels",
@@ -136,9 +151,15 @@ def color_bar(grid: Grid) -> dict[str, Any]:
         "outlinewidth": 0,
         "tickfont": {"size": 11},
     }
-
-
-def name_color_bar(fig: go.Figure, grid: Grid, name: str) -> None:
-    """Name the colour bar above it; plotly's own title runs into the ticks."""
+    low, high = ends
+    fig.update_layout(coloraxis={"colorscale": scale(colors), "cmin": low, "cmax": high, "colorbar": bar | ticks})
+    # plotly's own title runs into the ticks
     place = {"xref": "paper", "yref": "paper", "x": grid.share, "xanchor": "left", "xshift": 11, "y": 1, "yshift": 5}
-    fig.add_annotation(text=name, name="bar", yanchor="bottom", showarrow=False, font={"size": 12}, **place)
+    fig.add_annotation(text=unit, name="bar", yanchor="bottom", showarrow=False, font={"size": 12}, **place)
+
+
+def finish_map(fig: go.Figure, height: int, *, title: str, subtitle: str, caption: str, above: int = 24) -> go.Figure:
+    """Texts around maps of a height, with room for the colour bar."""
+    return finish(
+        fig, title=title, subtitle=subtitle, caption=caption, plot_height=height, left=LEFT, right=RIGHT, above=above
+    )

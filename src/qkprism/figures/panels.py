@@ -7,9 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from qkprism.figures.theme import GRID, INK, MUTED, WIDTH, axis, plain
-
-BUTTONS = {"font": {"size": 11, "color": MUTED}, "bgcolor": "white", "bordercolor": GRID}
+from qkprism.figures.theme import INK, MUTED, WIDTH, axis, plain
 
 
 def panels(
@@ -62,6 +60,12 @@ def legend_above(fig: go.Figure, pixels: int, height: int, **look: Any) -> None:
     """The legend in a row so many pixels above panels of a height."""
     place = {"orientation": "h", "x": 0, "y": 1 + pixels / height, "yanchor": "bottom"}
     fig.update_layout(legend=place | look)
+
+
+def legend_entry(fig: go.Figure, title: str, group: str = "", **look: Any) -> None:
+    """An entry of the legend (a plain text) for a `marker` or a `line`, without a mark in any panel."""
+    mode = "markers" if "marker" in look else "lines"
+    fig.add_scatter(x=[None], y=[None], mode=mode, name=title, legendgroup=group, hoverinfo="skip", **look)
 
 
 def name_panel(fig: go.Figure, panel: int, text: str, *, shift: int = 4, color: str | None = None) -> None:

@@ -55,12 +55,10 @@ def _page(fig: go.Figure, plotlyjs: str) -> str:
 def _image(fig: go.Figure, kind: str) -> bytes:
     if find_spec("kaleido") is None:
         raise QKPrismError(f"A .{kind} needs kaleido: pip install 'kaleido>=1'. An .html needs nothing.")
-    still = go.Figure(fig)
-    still.layout.updatemenus = ()  # buttons do nothing on paper
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The kopts argument is ignored")  # plotly's, where images share a browser
-            return bytes(still.to_image(format=kind, scale=2))
+            return bytes(fig.to_image(format=kind, scale=2))
     except Exception as error:  # kaleido has a class of its own for each way in which a browser fails
         raise _no_browser(kind, error) from error
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from qkprism.figures.panels import BUTTONS, line, name_panel, notice, on, panels, write
+from qkprism.figures.panels import line, name_panel, notice, on, panels, write
 from qkprism.figures.theme import INK, ROLES, axis, finish, number, shortened
-from qkprism.figures.words import BELIEVE
+from qkprism.figures.words import BELIEVE, paragraphs
 
 if TYPE_CHECKING:
     from qkprism.core.feature import Feature, Spectrum
@@ -88,17 +88,15 @@ def _draw_strengths(fig: go.Figure, feature: Feature, shown: int) -> None:
         hoverinfo="text",
         **on(1),
     )
-    scales = _strength_scales(spectrum, shown)
+    scale = _strength_scale(spectrum, shown)
     metric = feature.choices.metric
-    fig.layout.yaxis.update(title_text=f"strength (unscaled logits, {metric} metric)", tickformat="~g", **scales["log"])
-    fig.update_layout(updatemenus=[_scale_button(fig, scales)])
-    strongest = float(spectrum.strength[0])
-    if not strongest > 10 ** scales["log"]["range"][0]:  # one query for all examples, as in a first layer
+    fig.layout.yaxis.update(title_text=f"strength (unscaled logits, {metric} metric)", tickformat="~g", **scale)
+    if not float(spectrum.strength[0]) > 10 ** scale["range"][0]:  # one query for all examples, as in a first layer
         notice(fig, 1, "strength is numerically zero")
 
 
-def _strength_scales(spectrum: Spectrum, shown: int) -> dict[str, dict[str, Any]]:
-    """What the strength axis is, linear and logarithmic, for the directions that are shown."""
+def _strength_scale(spectrum: Spectrum, shown: int) -> dict[str, Any]:
+    """The logarithmic axis of strengths, for the directions that are shown."""
     names = ("strength", "null_mean", "null_high", "shuffled_mean", "shuffled_high")
     values = [v for name in names for v in getattr(spectrum, name)[:shown].tolist() if math.isfinite(v) and v > 0]
     top = max(values, default=1.0)
@@ -108,25 +106,7 @@ def _strength_scales(spectrum: Spectrum, shown: int) -> dict[str, dict[str, Any]
     steps = (1, 2, 5) if high - low < 3.5 else (1,)
     decades = range(math.floor(low) - 9, math.ceil(high) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in (steps if decade >= math.floor(low) else (1,))]
-    return {
-        "linear": {"type": "linear", "range": [0, 1.06 * top], "tickmode": "auto"},
-        "log": {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": ticks},
-    }
-
-
-def _scale_button(fig: go.Figure, scales: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    linear, log = ({f"yaxis.{key}": value for key, value in scales[name].items()} for name in ("linear", "log"))
-    return {
-        "type": "buttons",
-        "showactive": False,
-        "buttons": [{"label": "log / linear", "method": "relayout", "args": [linear], "args2": [log]}],
-        "x": fig.layout.xaxis.domain[1],
-        "xanchor": "right",
-        "y": fig.layout.yaxis.domain[1],
-        "yanchor": "top",  # strengths fall, so this corner of the panel is empty
-        "pad": {"b": 0, "t": 4, "l": 0, "r": 4},
-        **BUTTONS,
-    }
+    return {"type": "log", "range": [low, high], "tickmode": "array", "tickvals": ticks}
 
 
 def _draw_heldout(fig: go.Figure, feature: Feature, shown: int) -> None:
@@ -258,7 +238,7 @@ def _caption(feature: Feature, shown: int) -> str:
     if feature.rank_heldout is None:
         middle = f"Middle: {feature.evidence}."
     seen = f"Shown: {shown} of {feature.d_head} directions; double-click for all." if shown < feature.d_head else ""
-    parts = [
+    return paragraphs(
         "Left: directions above both bands are stronger than in any of a few null draws (grey: random signs on the "
         "examples; orange: positive and negative dealt anew among the marked keys). The test is in the next panel.",
         middle,
@@ -266,8 +246,7 @@ def _caption(feature: Feature, shown: int) -> str:
         "uses others.",
         BELIEVE if feature.rank_heldout == 0 else "",
         " ".join([seen, *feature.notes]),
-    ]
-    return "\n".join(part for part in parts if part)
+    )
 
 
 def _strength_text(spectrum: Spectrum, i: int) -> str:

@@ -30,41 +30,15 @@ ROLES = MappingProxyType(
     }
 )
 FEATURE_COLORS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#E69F00",
-    "#CC79A7",
-    "#56B4E9",
-    "#332288",
-    "#882255",
-    "#999933",
-    "#117733",
-)
+    "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#332288", "#882255", "#999933", "#117733",
+)  # fmt: skip
 SEQUENTIAL = (  # ColorBrewer YlGnBu: light is little, on paper too
-    "#FFFFD9",
-    "#EDF8B1",
-    "#C7E9B4",
-    "#7FCDBB",
-    "#41B6C4",
-    "#1D91C0",
-    "#225EA8",
-    "#253494",
-    "#081D58",
-)
+    "#FFFFD9", "#EDF8B1", "#C7E9B4", "#7FCDBB", "#41B6C4", "#1D91C0", "#225EA8", "#253494", "#081D58",
+)  # fmt: skip
 DIVERGING = (  # ColorBrewer RdBu: red is below zero, blue above
-    "#67001F",
-    "#B2182B",
-    "#D6604D",
-    "#F4A582",
-    "#FDDBC7",
-    "#F7F7F7",
-    "#D1E5F0",
-    "#92C5DE",
-    "#4393C3",
-    "#2166AC",
+    "#67001F", "#B2182B", "#D6604D", "#F4A582", "#FDDBC7", "#F7F7F7", "#D1E5F0", "#92C5DE", "#4393C3", "#2166AC",
     "#053061",
-)
+)  # fmt: skip
 INK, MUTED, GRID, MISSING = "#1A1A1A", "#595959", "#E5E5E5", "#D9D9D9"
 
 WIDTH = 1000  # pixels; captions are broken to it, so figures do not stretch
@@ -161,7 +135,7 @@ def finish(
     below: int = 56,
 ) -> go.Figure:
     """Put title, subtitle and caption (plain texts) around panels of this height, with room for axes and legends."""
-    inside = width - 2 * EDGE
+    inside = WIDTH - 2 * EDGE  # a wider figure is scrolled, and its texts should be read first
     heading, under = wrapped(title, inside - 150, 20), wrapped(subtitle, inside, 13)  # the toolbar is beside the title
     lines = wrapped(caption, inside, 12)
     # plotly breaks no lines and leaves no room by itself

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from qkprism.figures.toy_grid import accuracy_grid, rank_menu
+from qkprism.figures.toy_grid import accuracy_grid, rank_triangles
 from qkprism.figures.toy_heads import cloud_figure, interaction_grid
-from qkprism.figures.toy_limits import limit_figure, rank_size_figure
 from qkprism.figures.toy_panels import kind_of
-from qkprism.figures.toy_swaps import gauge_figure, matched_figure, part_figure, swap_bars, truth_figure
+from qkprism.figures.toy_swaps import gauge_figure, limit_figure, matched_figure, part_figure, swap_bars, truth_figure
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
@@ -27,9 +26,10 @@ def toy_drawings(study: Study) -> dict[str, Callable[[], go.Figure]]:
     cells = _selected([cell for cell in study.heads if cell.seed == seed])
     found: dict[str, Callable[[], go.Figure]] = {
         "accuracy": lambda: accuracy_grid(study.scores()),
-        "ranks": partial(rank_menu, study.recovered, seed=seed),
-        "untrained": partial(rank_menu, study.controls, seed=seed, heads="untrained heads"),
-        "sizes": partial(rank_size_figure, study.ranks_at),
+        "ranks": partial(rank_triangles, study.recovered, seed=seed),
+        "ranks-balanced": partial(rank_triangles, study.recovered, seed=seed, rule="balanced"),
+        "ranks-heldout": partial(rank_triangles, study.recovered, seed=seed, rule="heldout"),
+        "untrained": partial(rank_triangles, study.controls, seed=seed, heads="untrained heads"),
         "clouds": partial(cloud_figure, study.clouds),
     }
     if swaps := study.trained.swaps:

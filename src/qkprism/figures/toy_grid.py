@@ -60,29 +60,6 @@ def rank_triangles(
     )
 
 
-def rank_menu(recovered: Sequence[Recovery], *, seed: int = 0, heads: str = "trained heads") -> go.Figure:
-    """`rank_triangles` by every rule in one figure, the paper's first, with a button for each."""
-    figures = {rule: rank_triangles(recovered, rule=rule, seed=seed, heads=heads) for rule in RULES}
-    first, *others = figures
-    fig = figures[first]
-    owners: list[Rule | None] = [None if trace.legendgroup == "limit" else first for trace in fig.data]
-    for rule in others:
-        for trace in figures[rule].data:
-            if trace.legendgroup != "limit":
-                fig.add_trace(trace.update(visible=False))
-                owners.append(rule)
-    buttons = [
-        {
-            "label": RULES[rule],
-            "method": "update",
-            "args": [{"visible": [owner in (None, rule) for owner in owners]}, {"title.text": one.layout.title.text}],
-        }
-        for rule, one in figures.items()
-    ]
-    look = {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"}
-    return fig.update_layout(updatemenus=[{**look, "pad": {"b": 70}, "font": {"size": 11}, "buttons": buttons}])
-
-
 def accuracy_grid(scores: Sequence[HeadScore]) -> go.Figure:
     """Accuracy of every cell, and by colour how far it is below the ceiling of its task; seeds are averaged."""
     fig, height, rows_of = _panels(scores)

@@ -1,12 +1,12 @@
 """Swaps in toy heads: attention before and after as in the paper, and how far edits are from the truth (section 4).
 
-Also attributions beside the true parts of logits, and which results survive a change of basis.
+Also attributions beside the true parts of logits, which results survive a change of basis, and where projectors fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 from qkprism.controls import BY_NAME
 from qkprism.errors import QKPrismError
 from qkprism.figures.panels import on, panels
-from qkprism.figures.theme import MUTED, WIDTH, axis
+from qkprism.figures.theme import MUTED, WIDTH
 from qkprism.figures.toy_panels import (
     METHOD_COLORS,
     METHOD_NAMES,
@@ -25,12 +25,15 @@ from qkprism.figures.toy_panels import (
     cell_title,
     finish_panels,
     method_look,
+    slack,
     slack_panels,
 )
+from qkprism.figures.words import count
 
 if TYPE_CHECKING:
     from qkprism.toy.cells import Cell
     from qkprism.toy.interventions import Swap
+    from qkprism.toy.limits import Limit
     from qkprism.toy.portrait import PartError, Portrait
 
 BARS = (
@@ -69,8 +72,8 @@ def swap_bars(swaps: Sequence[Swap], cells: Sequence[Cell], *, method: str = "ra
         for side, name, color in SIDES:
             values = {title: getattr(rows[cell, control, feature], side) for title, control, feature in bars}
             _bars(fig, panel, values, name, color)
-        fig.layout[axis("xaxis", panel)].update(tickfont={"size": 11}, showgrid=False)
-        fig.layout[axis("yaxis", panel)].update(title_text="attention" if panel % 2 else "", range=[0, 1])
+        fig.layout[f"xaxis{panel}"].update(tickfont={"size": 11}, showgrid=False)
+        fig.layout[f"yaxis{panel}"].update(title_text="attention" if panel % 2 else "", range=[0, 1])
     fig.update_layout(bargap=0.25, bargroupgap=0.05)
     return finish_panels(
         fig,
@@ -241,7 +244,7 @@ def _scatter(fig: go.Figure, panel: int, was: Errors, now: Errors, *, showlegend
             **place,
         )
     for letter, text in (("x", "error before"), ("y", "error after")):
-        fig.layout[axis(f"{letter}axis", panel)].update(type="log", title_text=text, dtick=1, exponentformat="none")
+        fig.layout[f"{letter}axis{panel}"].update(title_text=text, **_LOG)
 
 
 def _ranks(fig: go.Figure, before: Portrait, after: Portrait) -> None:
@@ -260,3 +263,58 @@ def _ranks(fig: go.Figure, before: Portrait, after: Portrait) -> None:
             **on(3),
         )
     fig.layout.yaxis3.update(range=[0, 1.1], title_text="share exact")
+
+
+_LOG = {"type": "log", "dtick": 1, "exponentformat": "none"}  # an axis of errors
+
+
+def limit_figure(limits: Sequence[Limit]) -> go.Figure:
+    """Errors of every projector against the correlation of the latents, and against the number of examples."""
+    most = max(row.n for row in limits)
+    sides: tuple[tuple[str, list[tuple[float, Limit]]], ...] = (
+        ("correlation of z1 and z2 in the data", [(row.correlation, row) for row in limits if row.n == most]),
+        ("examples a contrast", [(row.n, row) for row in limits if row.correlation == 0]),
+    )
+    fig = make_subplots(rows=1, cols=2, horizontal_spacing=80 / WIDTH)
+    for panel, (name, rows) in enumerate(sides, 1):
+        for method in METHOD_NAMES:
+            _errors(fig, panel, method, [(x, row.error) for x, row in rows if row.method == method])
+        fig.layout[f"xaxis{panel}"].update(title_text=name, type="log" if panel == 2 else "linear")
+        fig.layout[f"yaxis{panel}"].update(title_text="error of the projector", **_LOG)
+    fig.layout.xaxis2.update(tickvals=sorted({row.n for row in limits}))
+    return finish_panels(
+        fig,
+        300,
+        title="Projectors where latents correlate and where examples are few",
+        subtitle=f"{_heads(limits)}, both latents; small marks are single ones, "
+        f"lines their geometric means. Left: {most:,} examples a contrast.",
+        caption="The error is that of the logits which a projector moves, relative to those that it should move. The "
+        "contrasts hold the other latent fixed within an example, so correlation in the data costs little. What the "
+        "orthogonal projector gets wrong does not go away with more data.",
+    )
+
+
+def _heads(rows: Sequence[Limit]) -> str:
+    """How many heads there are, and whether they have room for both latents."""
+    places = [slack(row) for row in rows]
+    room = "<" if max(places) < 0 else "≤" if max(places) == 0 else ">" if min(places) > 0 else ""
+    told = f" with r1 + r2 {room} d_head" if room else ", some of them superposed"
+    return count(len({row.cell for row in rows}), "head") + told
+
+
+def _errors(fig: go.Figure, panel: int, method: str, points: Sequence[tuple[float, float]]) -> None:
+    place = {**on(panel), "legendgroup": method}
+    mark = {"color": METHOD_COLORS[method], "symbol": METHOD_SYMBOLS[method], "size": 4, "opacity": 0.35}
+    x, y = [p[0] for p in points], [p[1] for p in points]
+    fig.add_scatter(x=x, y=y, mode="markers", marker=mark, showlegend=False, hoverinfo="skip", **place)
+    places = sorted({p[0] for p in points})
+    fig.add_scatter(
+        x=places,
+        y=[geometric_mean(max(error, 1e-12) for at, error in points if at == one) for one in places],
+        mode="lines+markers",
+        name=METHOD_NAMES[method],
+        showlegend=panel == 1,
+        hovertemplate="%{x}: %{y:.4f}<extra></extra>",
+        **method_look(method),
+        **place,
+    )

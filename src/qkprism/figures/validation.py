@@ -9,18 +9,18 @@ the large marks; in the others there is next to nothing to exchange, so they are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import plotly.graph_objects as go
 
 from qkprism.errors import QKPrismError
-from qkprism.figures.panels import error_bars, legend_above, name_panel, notice, on, panels, write
+from qkprism.figures.panels import error_bars, legend_above, legend_entry, line, name_panel, notice, on, panels, write
 from qkprism.figures.theme import FEATURE_COLORS, INK, MUTED, axis, finish, number, plain, shortened
-from qkprism.figures.words import count, facts, few, known
+from qkprism.figures.words import count, facts, few, known, paragraphs
 
 if TYPE_CHECKING:
     from qkprism.results.validation import TruthCheck, Validation
@@ -53,6 +53,7 @@ _DISTANCES = (
     ("tv", "total variation / no edit"),
 )
 _LEFT, _PANEL, _BETWEEN = 72, 240, 116  # pixels
+_WHOLE: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": fmean, "median": median}
 _BARRED = 12  # heads; with more, error bars would hide the dots
 
 
@@ -70,6 +71,10 @@ class Series:
     def mattering(self) -> list[TruthCheck]:
         """The heads in which the factor matters."""
         return [check for check in self.checks if check.matters]
+
+    @property
+    def title(self) -> str:
+        return plain(f"{self.method} {self.features}".strip())
 
 
 def validation_figure(validation: Validation) -> go.Figure:
@@ -106,28 +111,27 @@ def validation_figure(validation: Validation) -> go.Figure:
 
 def series_of(validation: Validation, factor: str) -> list[Series]:
     """What is compared for a factor, in the order of the table."""
-    methods, sets = _methods(validation), _sets(validation)
-    found: dict[tuple[str, str], list[TruthCheck]] = {}
+    return [one for one in _every_series(validation) if one.checks[0].factor == factor]
+
+
+def _every_series(validation: Validation) -> list[Series]:
+    """A series a factor, method and set of features; a colour a method, a symbol a set."""
+    methods, sets = ([*dict.fromkeys(getattr(c, name) for c in validation.checks)] for name in ("method", "features"))
+    found: dict[tuple[str, str, str], list[TruthCheck]] = {}
     for check in validation.checks:
-        if check.factor == factor:
-            found.setdefault((check.method, check.features), []).append(check)
+        found.setdefault((check.factor, check.method, check.features), []).append(check)
     return [
-        Series(name, method, _color(method, methods), SYMBOLS[sets.index(name) % len(SYMBOLS)], tuple(found[key]))
-        for key in sorted(found, key=lambda key: (methods.index(key[0]), sets.index(key[1])))
-        for method, name in [key]
+        Series(
+            features,
+            method,
+            METHOD_COLORS.get(method, FEATURE_COLORS[methods.index(method) % len(FEATURE_COLORS)]),
+            SYMBOLS[sets.index(features) % len(SYMBOLS)],
+            tuple(checks),
+        )
+        for (_, method, features), checks in sorted(
+            found.items(), key=lambda one: (methods.index(one[0][1]), sets.index(one[0][2]))
+        )
     ]
-
-
-def _methods(validation: Validation) -> list[str]:
-    return list(dict.fromkeys(check.method for check in validation.checks))
-
-
-def _sets(validation: Validation) -> list[str]:
-    return list(dict.fromkeys(check.features for check in validation.checks))
-
-
-def _color(method: str, methods: Sequence[str]) -> str:
-    return METHOD_COLORS.get(method, FEATURE_COLORS[methods.index(method) % len(FEATURE_COLORS)])
 
 
 def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series], name: str, unit: str) -> None:
@@ -142,41 +146,41 @@ def _draw_distance(fig: go.Figure, panel: int, series: Sequence[Series], name: s
         _count_nearer(fig, panel, one, at, [read(check)[0] for check in one.mattering])
     floors = [check.floor for one in edits[:1] for check in one.mattering if math.isfinite(check.floor)]
     if name == "tv" and floors:
-        _line(fig, panel, median(floors), "two keys alone")
+        _reference(fig, panel, median(floors), "two keys alone")
     else:
-        _line(fig, panel, 0, "perfect")
-    _line(fig, panel, 1, "no edit")
+        _reference(fig, panel, 0, "perfect")
+    _reference(fig, panel, 1, "no edit")
     methods = list(dict.fromkeys(edit.method for edit in edits))
-    places = {method: [at for at, edit in enumerate(edits) if edit.method == method] for method in methods}
+    places = [[at for at, edit in enumerate(edits) if edit.method == method] for method in methods]
     fig.layout[f"xaxis{panel}"].update(
-        tickvals=[sum(spots) / len(spots) for spots in places.values()],
+        tickvals=[fmean(spots) for spots in places],
         ticktext=[plain(method) for method in methods],
         tickangle=-30,
         tickfont={"size": 11},
         range=[-0.6, max(1, len(edits)) - 0.4],
         showgrid=False,
     )
-    ends = [v for edit in edits for v in (read(check)[0] for check in edit.checks) if math.isfinite(v)] + [0.0, 1.0]
-    margin = 0.06 * (max(ends) - min(ends))
-    fig.layout[f"yaxis{panel}"].update(title_text=unit, range=[min(ends) - margin, max(ends) + 2.5 * margin])
+    ends = _span([read(check)[0] for edit in edits for check in edit.checks], 0.0, 1.0, above=2.5)
+    fig.layout[f"yaxis{panel}"].update(title_text=unit, range=ends)
     if not edits:
         notice(fig, panel, "no edit to compare")
 
 
+def _span(values: Iterable[float], *kept: float, room: float = 0.06, above: float = 1.0) -> list[float]:
+    """An axis with all values and those that it always has, with some room below and so many times that above."""
+    ends = [value for value in values if math.isfinite(value)] + [*kept]
+    margin = room * (max(ends) - min(ends)) or 0.5
+    return [min(ends) - margin, max(ends) + above * margin]
+
+
 def _draw_parts(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
     for one in series:
-        x, y = [check.true_part for check in one.checks], [check.part for check in one.checks]
-        errors = [check.part_error_error for check in one.checks]
-        _draw_dots(fig, panel, one, x, y, errors)
-        some = one.mattering
-        _draw_whole(fig, panel, one, _mean([c.true_part for c in some]), _mean([c.part for c in some]), "mean")
-    values = [v for one in series for c in one.checks for v in (c.true_part, c.part) if math.isfinite(v)] + [0.0]
-    margin = 0.08 * (max(values) - min(values)) or 0.5
-    ends = [min(values) - margin, max(values) + margin]
-    place = {"xref": axis("x", panel), "yref": axis("y", panel)}
-    line = {"color": INK, "width": 1.2, "dash": "dash"}
-    corners = {"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]}
-    fig.add_shape(type="line", name="identity", line=line, **corners, **place)
+        true, part = ([getattr(check, name) for check in one.checks] for name in ("true_part", "part"))
+        _draw_dots(fig, panel, one, true, part, [check.part_error_error for check in one.checks])
+        true, part = ([getattr(check, name) for check in one.mattering] for name in ("true_part", "part"))
+        _draw_whole(fig, panel, one, _over_heads(true, "mean"), part, "mean")
+    ends = _span([value for one in series for c in one.checks for value in (c.true_part, c.part)], 0.0, room=0.08)
+    _draw_segment(fig, panel, "identity", (ends[0], ends[0]), (ends[1], ends[1]))
     fig.layout[f"xaxis{panel}"].update(title_text="true part (logits)", range=ends)
     fig.layout[f"yaxis{panel}"].update(title_text="predicted part (logits)", range=ends)
 
@@ -187,19 +191,17 @@ def _draw_slopes(fig: go.Figure, panel: int, series: Sequence[Series]) -> None:
         _draw_column(fig, panel, one, at, lambda check: (check.slope_own, check.slope_own_error))
         _draw_column(fig, panel, one, at + shift, lambda check: (check.slope_other, check.slope_other_error))
     middle = (len(series) - 1) / 2
-    _line(fig, panel, 1, "truth", (-0.6, shift - 1.2))
-    _line(fig, panel, 0, "truth", (shift - 0.8, 2 * shift - 1.4))
+    _draw_segment(fig, panel, "truth", (-0.6, 1), (shift - 1.2, 1))
+    _draw_segment(fig, panel, "truth", (shift - 0.8, 0), (2 * shift - 1.4, 0))
     fig.layout[f"xaxis{panel}"].update(
         tickvals=[middle, middle + shift],
         ticktext=["own factor", "other factors"],
         range=[-0.8, 2 * shift - 1.2],
         showgrid=False,
     )
-    every = [v for one in series for c in one.checks for v in (c.slope_own, c.slope_other) if math.isfinite(v)]
-    ends = [min([0.0, *every]), max([1.0, *every])]
-    margin = 0.06 * (ends[1] - ends[0])
-    fig.layout[f"yaxis{panel}"].update(title_text="slope", range=[ends[0] - margin, ends[1] + margin])
-    if not every:
+    slopes = [value for one in series for c in one.checks for value in (c.slope_own, c.slope_other)]
+    fig.layout[f"yaxis{panel}"].update(title_text="slope", range=_span(slopes, 0.0, 1.0))
+    if not any(map(math.isfinite, slopes)):
         notice(fig, panel, "not tested: no shared texts, or too few")
 
 
@@ -216,15 +218,14 @@ def _draw_column(
     series: Series,
     at: float,
     read: Callable[[TruthCheck], tuple[float, float]],
-    kind: str = "mean",
+    kind: Literal["mean", "median"] = "mean",
 ) -> None:
     """The heads of a series one beside the other, and the mean or median of those in which the factor matters."""
     values, errors = zip(*map(read, series.checks), strict=True)
     n = len(values)
     spread = [at + (0.5 * i / (n - 1) - 0.25 if n > 1 else 0.0) for i in range(n)]
     _draw_dots(fig, panel, series, spread, values, errors)
-    some = [read(check)[0] for check in series.mattering]
-    _draw_whole(fig, panel, series, at, _median(some) if kind == "median" else _mean(some), kind)
+    _draw_whole(fig, panel, series, at, [read(check)[0] for check in series.mattering], kind)
 
 
 def _draw_dots(
@@ -237,7 +238,7 @@ def _draw_dots(
         y=[known(value) for value in y],
         error_y=error_bars(sizes, series.color, thickness=0.8, width=0),
         mode="markers",
-        name=plain(f"{series.method} {series.features}".strip()),
+        name=series.title,
         legendgroup=series.method,
         marker={
             "symbol": [series.symbol if check.matters else f"{series.symbol}-open" for check in series.checks],
@@ -252,67 +253,66 @@ def _draw_dots(
     )
 
 
-def _draw_whole(fig: go.Figure, panel: int, series: Series, x: float, y: float, kind: str) -> None:
+def _over_heads(values: Iterable[float], kind: Literal["mean", "median"]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return _WHOLE[kind](finite) if finite else math.nan
+
+
+def _draw_whole(
+    fig: go.Figure, panel: int, series: Series, x: float, values: Sequence[float], kind: Literal["mean", "median"]
+) -> None:
     """The mean or median of the heads in which the factor matters, where there are several heads."""
+    y = _over_heads(values, kind)
     if len(series.checks) < 2 or not (math.isfinite(x) and math.isfinite(y)):
         return
-    title = plain(f"{series.method} {series.features}".strip())
     heads = f"{len(series.mattering)} of {count(len(series.checks), 'head')}"
     fig.add_scatter(
-        x=[known(x)],
-        y=[known(y)],
+        x=[x],
+        y=[y],
         mode="markers",
-        name=f"{kind} of {title}",
+        name=f"{kind} of {series.title}",
         legendgroup=series.method,
         marker={"symbol": series.symbol, "size": 12, "color": series.color, "line": {"color": INK, "width": 1.2}},
-        hovertext=[f"<b>{title}</b><br>{kind} over the {heads} in which the factor matters: {number(y)}"],
+        hovertext=[f"<b>{series.title}</b><br>{kind} over the {heads} in which the factor matters: {number(y)}"],
         hoverinfo="text",
         showlegend=False,
         **on(panel),
     )
 
 
-def _line(fig: go.Figure, panel: int, y: float, name: str, across: tuple[float, float] | None = None) -> None:
-    """A reference line, over the whole panel or a part of it."""
-    x0, x1 = across or (0, 1)
-    fig.add_shape(
-        type="line",
-        name=name,
-        xref=axis("x", panel) if across else f"{axis('x', panel)} domain",
-        yref=axis("y", panel),
-        x0=x0,
-        x1=x1,
-        y0=y,
-        y1=y,
-        line={"color": INK, "width": 1.2, "dash": "dot" if name == "no edit" else "dash"},
-    )
-    if across is None:
-        side = 0 if name == "no edit" else 1  # where dots are seldom
-        look = {"xanchor": "left" if side == 0 else "right", "yanchor": "bottom", "font": {"size": 10, "color": MUTED}}
-        write(fig, panel, name, "line", side, y, domain="x", **look)
+def _draw_segment(fig: go.Figure, panel: int, name: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+    place = {"xref": axis("x", panel), "yref": axis("y", panel)}
+    corners = {"x0": start[0], "y0": start[1], "x1": end[0], "y1": end[1]}
+    fig.add_shape(type="line", name=name, line={"color": INK, "width": 1.2, "dash": "dash"}, **corners, **place)
+
+
+def _reference(fig: go.Figure, panel: int, y: float, name: str) -> None:
+    """A line over the whole panel with its name, at the side where dots are seldom."""
+    unedited = name == "no edit"
+    line(fig, panel, name, y=y, dash="dot" if unedited else "dash")
+    look = {"xanchor": "left" if unedited else "right", "yanchor": "bottom", "font": {"size": 10, "color": MUTED}}
+    write(fig, panel, name, "line", 0 if unedited else 1, y, domain="x", **look)
 
 
 def _legend(fig: go.Figure, validation: Validation, height: int) -> None:
-    methods, sets = _methods(validation), _sets(validation)
-    entries = [(plain(m), m, _color(m, methods), "circle", 9) for m in methods]
-    if len(sets) > 1:
-        entries += [(plain(shortened(s)) or "features", f"set {s}", INK, _symbol(s, sets), 9) for s in sets]
+    series = _every_series(validation)
+    for method, color in {one.method: one.color for one in series}.items():
+        legend_entry(fig, plain(method), method, marker={"symbol": "circle", "size": 9, "color": color})
+    sets = {one.features: one.symbol for one in series}
+    for name, symbol in sets.items() if len(sets) > 1 else ():
+        title = plain(shortened(name)) or "features"
+        legend_entry(fig, title, f"set {name}", marker={"symbol": symbol, "size": 9, "color": INK})
     if any(not check.matters for check in validation.checks):
-        entries.append(("factor does not matter", "open", MUTED, "circle-open", 9))
+        look = {"symbol": "circle-open", "size": 9, "color": MUTED}
+        legend_entry(fig, "factor does not matter", "open", marker=look)
     if len({check.head for check in validation.checks}) > 1:
-        entries.append(("heads in which it matters", "whole", MUTED, "circle", 12))
-    for title, group, color, symbol, size in entries:
-        marker = {"symbol": symbol, "size": size, "color": color}
-        fig.add_scatter(x=[None], y=[None], mode="markers", name=title, legendgroup=group, marker=marker)
+        look = {"symbol": "circle", "size": 12, "color": MUTED}
+        legend_entry(fig, "heads in which it matters", "whole", marker=look)
     legend_above(fig, 28, height, traceorder="normal", tracegroupgap=0, font={"size": 11})
 
 
-def _symbol(name: str, sets: Sequence[str]) -> str:
-    return SYMBOLS[sets.index(name) % len(SYMBOLS)]
-
-
 def _caption(validation: Validation) -> str:
-    parts = [
+    return paragraphs(
         f"Filled: heads in which the factor matters, with a true part that is clearly not 0 and not tiny: "
         f"{_where(validation)}. Open: the others, in which a part of 0 is right whatever the method. Large marks and "
         "counts are of the filled ones.",
@@ -324,9 +324,8 @@ def _caption(validation: Validation) -> str:
         "Below: on the dashed line the part attributed to the feature is the true one. Right of it: a part should "
         "follow its own factor (1) and no other (0); a slope on the others is what the method mixes in. Large marks "
         "are means. An attribution without an edit has no distance.",
-        "Standard errors over pairs are bars, or with many heads in the text at a mark. " + few(validation.notes),
-    ]
-    return "\n".join(part.strip() for part in parts)
+        f"Standard errors over pairs are bars, or with many heads in the text at a mark. {few(validation.notes)}",
+    )
 
 
 def _where(validation: Validation) -> str:
@@ -355,13 +354,3 @@ def _text(check: TruthCheck) -> str:
             f"n = {check.n} pairs",
         ]
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else math.nan
-
-
-def _median(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return median(finite) if finite else math.nan

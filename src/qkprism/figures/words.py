@@ -30,6 +30,11 @@ def few(notes: Sequence[str]) -> str:
     return " ".join([*notes[:_NOTES], *more])
 
 
+def paragraphs(*texts: str) -> str:
+    """What there is of some texts, each on a line of its own."""
+    return "\n".join(text.strip() for text in texts if text.strip())
+
+
 def facts(provenance: Mapping[str, Any], *more: str) -> str:
     """The model, where it is known, and other facts for a subtitle."""
     model = provenance.get("model")

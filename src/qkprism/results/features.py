@@ -239,7 +239,7 @@ class Features(Mapping[tuple[str, Head], Feature]):
 
     def plot(self) -> go.Figure:
         """Held-out ranks of all heads, a panel a contrast."""
-        from qkprism.figures.heads import rank_figure
+        from qkprism.figures.ranks import rank_figure
 
         return rank_figure(self)
 

@@ -100,6 +100,6 @@ class Interactions(Result, kind="interactions"):
 
     def plot(self) -> go.Figure:
         """Amplitudes against the values of the label, a panel a feature, a line a head."""
-        from qkprism.figures.interaction import interaction_figure
+        from qkprism.figures.lines import interaction_figure
 
         return interaction_figure(self)

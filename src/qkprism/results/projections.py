@@ -178,7 +178,7 @@ class Projections(Result, kind="projections"):
         self, features: Features, contrast: str, head: HeadLike, *, color: str | None = None, umap: bool = False
     ) -> go.Figure:
         """Keys and queries in the subspace and without projection, coloured by a label of the keys."""
-        from qkprism.figures.projection import projection_figure
+        from qkprism.figures.clouds import projection_figure
 
         color = color or next(iter(self.labels), "")
         return projection_figure(self, features, contrast, Head.parse(head), color, umap=umap)

@@ -107,7 +107,7 @@ class HeadScores(ResultTable, kind="scores"):
 
     def plot(self, measure: str | None = None) -> go.Figure:
         """Layers against heads, coloured by a measure."""
-        from qkprism.figures.heads import score_figure
+        from qkprism.figures.maps import score_figure
 
         return score_figure(self, measure or self.sorted_by)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,10 +42,10 @@ from qkprism.studies.binding_study import (
     REFLEXIVE,
     BindingQuestion,
     BindingStudy,
+    EntityRanks,
     example_folder,
     folder_of,
 )
-from qkprism.studies.entities import EntityRanks
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.subspaces.comparison import CONDITIONAL, Comparison
 from qkprism.subspaces.modulation import why_not_conditional
@@ -105,8 +105,8 @@ def study_binding(
     `entities` are numbers of entities for which ranks are found anew; by default the size has them.
     """
     numbers = size_of(SIZES, size)
-    world = _StudyWorld(model, n_pairs, schema, phrasing, seed)
-    prompts = world.prompts(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
+    draw = partial(binding_prompts, schema, n_pairs, seed, phrasing, model.tokenizer)
+    prompts = draw(n_train=numbers.train, n_search=numbers.search, n_test=numbers.test)
     task = prompts.task
     example = task.test[0].text
     answer = example.text[example.positive[0].start : example.positive[0].end]
@@ -120,7 +120,7 @@ def study_binding(
     job = job_of(
         model, replace(numbers, entities=()), drawn, n_pairs=n_pairs, seed=seed, test=task.test.digest, **names
     )
-    chosen, dropped = world.numbers_of_entities(entities, numbers.entities or kept_entities(folder, job))
+    chosen, dropped = numbers_of_entities(draw, entities, numbers.entities or kept_entities(folder, job))
     numbers, about = replace(numbers, entities=chosen), replace(about, entities=chosen)
     parts = Parts.open(folder, KIND, job, asdict(about))
     work = _BindingWork(model, prompts, numbers, seed, parts, {"batch_size": batch_size, "progress": progress})
@@ -151,7 +151,7 @@ def study_binding(
         attributions=tests["attributions"],
         examples=work.examples(found, method),
         projections=tests["projections"],
-        entities=work.entities(world, heads),
+        entities=work.entities(draw, heads),
     )
 
 
@@ -162,33 +162,20 @@ def check_options(folder: Path, schema: str, phrasing: str, size: str) -> None:
     check_study(folder.resolve(), KIND)
 
 
-@dataclass(frozen=True)
-class _StudyWorld:
-    """What all prompts of a study are made of."""
-
-    model: Model
-    n_pairs: int
-    schema: str | Path
-    phrasing: str
-    seed: int
-
-    def prompts(self, **sizes: Any) -> BindingPrompts:
-        return binding_prompts(self.schema, self.n_pairs, self.seed, self.phrasing, self.model.tokenizer, **sizes)
-
-    def numbers_of_entities(
-        self, wanted: Sequence[int] | None, usual: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """The numbers that there are words for; those that nobody asked for are left out with a note, not refused."""
-        possible, notes = [], []
-        for n in sorted(set(usual if wanted is None else wanted)):
-            try:
-                self.prompts(n_train=1, n_search=1, n_test=1, n_entities=n)
-                possible.append(n)
-            except QKPrismError as error:
-                if wanted is not None:
-                    raise
-                notes.append(f"No ranks with {n} entities: {error}")
-        return tuple(possible), tuple(notes)
+def numbers_of_entities(
+    draw: Callable[..., BindingPrompts], wanted: Sequence[int] | None, usual: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The numbers that there are words for; those that nobody asked for are left out with a note, not refused."""
+    possible, notes = [], []
+    for n in sorted(set(usual if wanted is None else wanted)):
+        try:
+            draw(n_train=1, n_search=1, n_test=1, n_entities=n)
+            possible.append(n)
+        except QKPrismError as error:
+            if wanted is not None:
+                raise
+            notes.append(f"No ranks with {n} entities: {error}")
+    return tuple(possible), tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -285,13 +272,13 @@ class _BindingWork:
             warnings.filterwarnings("ignore", ".*depends on its order")  # the paper's split does, and the page says so
             return attribute(self.model, self.task.test[0], features, head, method=method)
 
-    def entities(self, world: _StudyWorld, heads: Sequence[Head]) -> EntityRanks:
+    def entities(self, draw: Callable[..., BindingPrompts], heads: Sequence[Head]) -> EntityRanks:
         """Ranks with other numbers of entities to draw from."""
         options: dict[str, Any] = {"heads": heads, "encoding": self.task.encoding, "seed": self.seed, **self.common}
 
         def features(n_entities: int) -> Features:
             n_train = min(self.numbers.train, MOST_FOR_ENTITIES)
-            few = world.prompts(n_train=n_train, n_search=1, n_test=1, n_entities=n_entities)
+            few = draw(n_train=n_train, n_search=1, n_test=1, n_entities=n_entities)
             return decompose(self.model, few.contrasts, **options)
 
         def compute() -> EntityRanks:

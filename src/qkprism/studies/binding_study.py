@@ -1,13 +1,14 @@
-"""`BindingStudy`: what a binding study found, read from its folder."""
+"""`BindingStudy`: what a binding study found, read from its folder; `EntityRanks`, a part of it."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.heads import Head
 from qkprism.results.attribution import Attribution, Attributions
@@ -15,13 +16,14 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
+from qkprism.results.stored import Result
 from qkprism.results.validation import Validation
 from qkprism.store import load_part, read_finished
-from qkprism.studies.entities import EntityRanks
 from qkprism.verbs.decompose import Recipe
 
 if TYPE_CHECKING:
     import pandas as pd
+    import plotly.graph_objects as go
 
 KIND = "binding"
 CONTRASTS = ("order", "lexical")
@@ -61,6 +63,57 @@ class BindingQuestion:
     def read(cls, saved: Mapping[str, Any]) -> BindingQuestion:
         """From the JSON of a study's folder."""
         return cls(**{**saved, **{name: tuple(saved.get(name, ())) for name in ("entities", "notes")}})
+
+
+class EntityRank(NamedTuple):
+    """The ranks of one feature, found with so many entities."""
+
+    entities: int
+    contrast: str
+    head: Head
+    balanced: float
+    energy: int
+    heldout: int
+    n: int
+
+
+@dataclass(frozen=True)
+class EntityRanks(Result, kind="entity_ranks"):
+    """Ranks against the number of entities that a contrast draws from (the appendix figure of the paper)."""
+
+    rows: tuple[EntityRank, ...]
+
+    @classmethod
+    def of(cls, found: Sequence[tuple[int, Features]]) -> EntityRanks:
+        """The ranks of features that were found with different numbers of entities."""
+        return cls(
+            tuple(
+                EntityRank(
+                    entities,
+                    feature.contrast,
+                    feature.head,
+                    math.nan if feature.rank_balanced is None else feature.rank_balanced,
+                    feature.rank_energy,
+                    feature.rank_heldout or 0,
+                    feature.n,
+                )
+                for entities, features in found
+                for feature in features.values()
+            )
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a number of entities, contrast and head."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.rows, columns=EntityRank._fields)
+        return frame.astype({"head": str}).rename(columns={"contrast": "feature"})
+
+    def plot(self) -> go.Figure:
+        """Ranks by three rules against the number of entities."""
+        from qkprism.figures.lines import entities_figure
+
+        return entities_figure(self)
 
 
 @dataclass(frozen=True)

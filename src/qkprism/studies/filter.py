@@ -23,8 +23,19 @@ from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
 from qkprism.store import Parts, check_study, load_part, read_finished
-from qkprism.studies.categories import ITEM, LABEL, POOLED, Scope, compared_features, groups_of, with_items
-from qkprism.studies.filter_prompts import CATEGORIES, FIVE, FilterPrompts, filter_prompts
+from qkprism.studies.categories import (
+    CATEGORIES,
+    FIVE,
+    ITEM,
+    LABEL,
+    POOLED,
+    FilterPrompts,
+    Scope,
+    compared_features,
+    filter_prompts,
+    groups_of,
+    with_items,
+)
 from qkprism.studies.jobs import job_of, size_of, template_of
 from qkprism.subspaces.comparison import Comparison
 from qkprism.subspaces.separation import ACCURACY, SILHOUETTE, separation

@@ -176,7 +176,7 @@ class Shelf(ResultTable, kind=KIND):
 
     def plot(self) -> go.Figure:
         """Layers against heads, coloured by the contrast that each head does best."""
-        from qkprism.figures.shelf import shelf_figure
+        from qkprism.figures.maps import shelf_figure
 
         return shelf_figure(self)
 

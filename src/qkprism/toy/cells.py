@@ -122,3 +122,8 @@ def untrained(cell: Cell) -> ToyHead:
 
     query, key, value = (uniform(cell.d_head, task.width) for _ in range(3))
     return ToyHead(cell, Maps.draw(task, cell.seed), query, key, value, uniform(task.payloads, cell.d_head))
+
+
+def by_size(heads: Sequence[ToyHead]) -> list[list[ToyHead]]:
+    """Heads of one d_head together."""
+    return [[h for h in heads if h.cell.d_head == size] for size in sorted({h.cell.d_head for h in heads})]

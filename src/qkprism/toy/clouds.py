@@ -16,9 +16,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.feature import Feature
-from qkprism.toy.cells import Cell, ToyHead
+from qkprism.toy.cells import Cell, ToyHead, by_size
 from qkprism.toy.contrasts import Sampling, recipes_of
-from qkprism.toy.limits import by_size
 from qkprism.toy.samples import Latent, draw_samples
 from qkprism.toy.task import stream
 

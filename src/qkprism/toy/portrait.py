@@ -20,7 +20,7 @@ from qkprism.core.feature import Feature
 from qkprism.core.projectors import joint_projectors
 from qkprism.core.splitting import Split, split_of
 from qkprism.errors import QKPrismError
-from qkprism.toy.cells import Cell, ToyHead
+from qkprism.toy.cells import Cell, ToyHead, by_size
 from qkprism.toy.contrasts import RecipeName, Recipes, Sampling, only, recipes_of
 from qkprism.toy.interventions import Swap, swaps
 from qkprism.toy.recovery import Recovery, recovered
@@ -121,8 +121,11 @@ def portray(
     progress: Callable[[int], None] | None = None,
 ) -> Portrait:
     """The portrait of heads of any size; `progress` is told how many are done."""
-    ordered = sorted(heads, key=lambda head: -head.cell.d_head)  # the longest work first
-    groups = [group for size in dict.fromkeys(h.cell.d_head for h in ordered) for group in _groups(ordered, size)]
+    groups = [
+        alike[at : at + TOGETHER]
+        for alike in reversed(by_size(heads))  # the longest work first
+        for at in range(0, len(alike), TOGETHER)
+    ]
     done, found = 0, []
     with one_core_each() as pool:
         for group, one in zip(groups, pool.map(partial(_few, sampling=sampling, depth=depth), groups), strict=True):
@@ -131,11 +134,6 @@ def portray(
             if progress:
                 progress(done)
     return Portrait(*(tuple(row for one in found for row in getattr(one, kind)) for kind in KINDS))
-
-
-def _groups(heads: Sequence[ToyHead], d_head: int) -> list[Sequence[ToyHead]]:
-    same_size = [head for head in heads if head.cell.d_head == d_head]
-    return [same_size[at : at + TOGETHER] for at in range(0, len(same_size), TOGETHER)]
 
 
 def _few(heads: Sequence[ToyHead], sampling: Sampling, depth: Depth) -> Portrait:

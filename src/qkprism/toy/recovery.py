@@ -12,10 +12,10 @@ from torch import Tensor
 
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.feature import Feature
-from qkprism.core.rank import ENERGY, energy_rank, leading_run
+from qkprism.core.rank import energy_rank, leading_run
 from qkprism.results.features import Features
 from qkprism.toy.cells import Cell, ToyHead
-from qkprism.toy.contrasts import OURS, Sampling, contrast_vectors, decompose_heads
+from qkprism.toy.contrasts import Sampling, contrast_vectors
 from qkprism.toy.samples import LATENTS, Latent
 from qkprism.toy.truth import alignment, expected_covariance, overlap, true_keys, true_queries
 
@@ -50,25 +50,8 @@ class Recovery:
         return self.energy == self.true
 
 
-def recover(
-    heads: Sequence[ToyHead],
-    sampling: Sampling | None = None,
-    *,
-    energy: float = ENERGY,
-    threshold: float = OURS.threshold,
-) -> list[Recovery]:
-    """What is recovered in each head, in the order of the heads, at thresholds of energy and of the held-out t."""
-    drawn = sampling or Sampling()
-    found: dict[tuple[Cell, Latent], Recovery] = {}
-    for d_head in sorted({head.cell.d_head for head in heads}):
-        same_size = [head for head in heads if head.cell.d_head == d_head]
-        features = decompose_heads(same_size, drawn, replace(OURS, energy=energy, threshold=threshold))
-        found |= {(row.cell, row.latent): row for row in recovered(same_size, features, drawn)}
-    return [found[head.cell, latent] for head in heads for latent in LATENTS]
-
-
 def recovered(heads: Sequence[ToyHead], features: Features, sampling: Sampling) -> list[Recovery]:
-    """The same from features that were made of these heads in the metric `contrast`."""
+    """What is recovered in each head, from features that were made of these heads in the metric `contrast`."""
     rows = []
     for latent in LATENTS:
         raw = contrastive_covariance(features.layers[0].moments[latent], None, centred=False)

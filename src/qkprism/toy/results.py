@@ -10,7 +10,7 @@ from qkprism.toy.ceiling import bayes_ceiling, dot_product_ceiling
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.clouds import Point
 from qkprism.toy.interventions import Swap
-from qkprism.toy.limits import Limit, RankAt
+from qkprism.toy.limits import Limit
 from qkprism.toy.portrait import PartError, Portrait
 from qkprism.toy.recovery import Recovery, Rule
 from qkprism.toy.task import DEFAULT
@@ -111,7 +111,6 @@ class Study:
     untrained: Portrait
     rebased: Portrait
     limits: tuple[Limit, ...]
-    ranks_at: tuple[RankAt, ...]
     clouds: tuple[Point, ...]
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ One folder; every part of it is a run of its own, and parts that are there are n
     trained      ranks, swaps and attributions of these
     untrained    ranks of the same heads before training
     rebased      the trained heads after a change of basis that leaves all logits as they were
-    limits       errors under correlation and with few examples; ranks at other sizes and thresholds
+    limits       errors under correlation and with few examples
     clouds       keys and queries in the subspace of z1
 """
 
@@ -30,19 +30,18 @@ from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
 from qkprism.toy.clouds import Point, clouds
 from qkprism.toy.contrasts import Sampling
 from qkprism.toy.interventions import Swap
-from qkprism.toy.limits import Limit, RankAt, ends
+from qkprism.toy.limits import Limit, limits
 from qkprism.toy.portrait import KINDS, QUICK_SWAPS, Depth, PartError, Portrait, portray
 from qkprism.toy.recovery import Recovery
 from qkprism.toy.results import Study
 from qkprism.toy.stack import Protocol, protocol_named
-from qkprism.toy.store import load_heads
-from qkprism.toy.tables import KIND, VERSION, Kinds, Tables
+from qkprism.toy.store import TABLES, VERSION, Kinds, Tables, load_heads
 from qkprism.toy.task import ToyTask, Variant
 from qkprism.toy.training import TrainingProgress, check_cells, checkpoint_of, train
 from qkprism.toy.truth import CONDITION, rebased
 
 PORTRAIT: Kinds = {"recovered": Recovery, "swaps": Swap, "parts": PartError}
-LIMITS: Kinds = {"limits": Limit, "ranks_at": RankAt}
+LIMITS: Kinds = {"limits": Limit}
 CLOUDS: Kinds = {"clouds": Point}
 PORTRAITS = ("trained", "untrained", "rebased")
 PARTS = {**dict.fromkeys(PORTRAITS, PORTRAIT), "limits": LIMITS, "clouds": CLOUDS}
@@ -130,7 +129,7 @@ class _ToyWork:
             trained=self.portrait("trained", every, self.depth),
             untrained=self.portrait("untrained", [untrained(cell) for cell in heads], only_ranks),
             rebased=self.portrait("rebased", [rebased(head) for head in every], features_only),
-            **self.ends(_probed(every)),
+            **self.limits(_probed(every)),
             **self.kept("clouds", pictured, CLOUDS, lambda: {"clouds": clouds(pictured, self.sampling)}),
         )
 
@@ -143,11 +142,10 @@ class _ToyWork:
         more = {"depth": asdict(counted), "condition": CONDITION if name == "rebased" else 1}
         return Portrait(**self.kept(name, heads, PORTRAIT, make, more))
 
-    def ends(self, heads: Sequence[ToyHead]) -> Mapping[str, Any]:
+    def limits(self, heads: Sequence[ToyHead]) -> Mapping[str, Any]:
         def make() -> dict[str, Sequence[Any]]:
-            self.say(f"correlated latents, few examples and other thresholds in {len(heads)} heads")
-            found = ends(heads, self.sampling, self.depth.most)
-            return {"limits": found.limits, "ranks_at": found.ranks_at}
+            self.say(f"correlated latents and few examples in {len(heads)} heads")
+            return {"limits": limits(heads, self.sampling, self.depth.most)}
 
         return self.kept("limits", heads, LIMITS, make, {"most": self.depth.most})
 
@@ -162,9 +160,8 @@ class _ToyWork:
         """Tables of some heads: the job is which heads, how they were trained, and how contrasts are drawn."""
         which = [[asdict(head.cell), head.steps, head.loss] for head in heads]
         job = {"version": VERSION, "heads": which, "sampling": asdict(self.sampling), **(more or {})}
-        return (
-            Parts(self.place, KIND, job).get(name, lambda: Tables(job, kinds, make()), partial(Tables.load, kinds)).rows
-        )
+        parts = Parts(self.place, TABLES, job)
+        return parts.get(name, lambda: Tables(job, kinds, make()), partial(Tables.load, kinds)).rows
 
 
 def _check_place(place: Path) -> None:

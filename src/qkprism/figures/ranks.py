@@ -1,4 +1,4 @@
-"""`score_figure` and `rank_figure`: which heads find the positive keys, and in which heads a feature holds.
+"""`rank_figure`: in which heads a feature holds, and by how many directions.
 
 Many heads are a map (grid.py); a few chosen ones are dots, because a map of them would be almost empty.
 """
@@ -8,17 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from qkprism.errors import QKPrismError
-from qkprism.figures.grid import LEFT, RIGHT, Grid, color_bar, draw_map, name_color_bar, outline, scale
-from qkprism.figures.panels import legend_above, name_panel, on, panels
+from qkprism.figures.grid import LEFT, Grid, color_axis, draw_map, finish_map, refuse_none
+from qkprism.figures.panels import legend_above, legend_entry, name_panel, on, panels
 from qkprism.figures.theme import (
-    DIVERGING,
     INK,
     MISSING,
     MUTED,
@@ -30,69 +26,17 @@ from qkprism.figures.theme import (
     plain,
     shortened,
 )
-from qkprism.figures.words import BELIEVE, TOGETHER, count
+from qkprism.figures.words import BELIEVE, TOGETHER, count, facts, paragraphs
 from qkprism.heads import Head
 
 if TYPE_CHECKING:
     from qkprism.core.feature import Feature
     from qkprism.results.features import Features
-    from qkprism.results.scores import HeadScores
 
 _BETWEEN = 60  # pixels between panels
-_BEST = 5
 _ENERGY = (
     "Energy rule: the fewest directions with {energy:g}% of the energy; right of the dot they count noise, left of it "
     "they miss weak directions that hold."
-)
-
-
-@dataclass(frozen=True)
-class HeadMeasure:
-    """How a measure of heads is named, its unit, what its map shows, and which values the colours span."""
-
-    title: str
-    unit: str
-    see: str
-    top: float | None = 1.0  # None: the highest value
-
-
-MEASURES = MappingProxyType(
-    {
-        "accuracy": HeadMeasure(
-            "Accuracy among the marked keys",
-            "share of examples",
-            "How often the marked key with the most attention is a positive one. Chance, picking a marked key at "
-            "random, is {chance:.2g}.",
-        ),
-        "accuracy_all": HeadMeasure(
-            "Accuracy among all tokens",
-            "share of examples",
-            "How often the token with the most attention, of all in the text, is a positive key.",
-        ),
-        "attention_positive": HeadMeasure(
-            "Attention on the positive keys",
-            "share of attention",
-            "How much attention the positive keys get together.",
-            None,
-        ),
-        "attention_negative": HeadMeasure(
-            "Attention on the negative keys",
-            "share of attention",
-            "How much attention the negative keys get together.",
-            None,
-        ),
-        "ratio": HeadMeasure(
-            "Positive share of the attention on marked keys",
-            "share of attention",
-            "How much of the attention on marked keys is on positive ones. Equal attention gives {chance:.2g}.",
-        ),
-        "logit_gap": HeadMeasure(
-            "Logit gap between positive and negative keys",
-            "logits",
-            "Mean logit of positive minus negative keys: blue heads prefer positive keys, red ones negative.",
-            None,
-        ),
-    }
 )
 
 
@@ -123,60 +67,9 @@ _OWN = (
 )
 
 
-def score_figure(scores: HeadScores, measure: str) -> go.Figure:
-    """Layers against heads, coloured by a measure of `HeadScores`."""
-    if measure not in MEASURES:
-        raise QKPrismError(f"{measure!r} is not a measure of heads. Use one of {', '.join(MEASURES)}.")
-    _refuse_none(scores.heads)
-    grid, shown = Grid.of(scores.heads, WIDTH), MEASURES[measure]
-    values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
-    texts = {head: _score_text(scores, i) for i, head in enumerate(scores.heads)}
-    fig = go.Figure()
-    letters = _signed if measure == "logit_gap" else _share
-    draw_map(fig, 1, grid, values, texts, letters=letters, absent="not scored")
-    finite = [v for v in values.values() if math.isfinite(v)]
-    chance = scores.chance if measure in ("accuracy", "ratio") else None
-    fig.update_layout(coloraxis=_colors(measure, finite, chance, grid))
-    name_color_bar(fig, grid, shown.unit)
-    best = _highest(values) if len(values) > 2 * _BEST else []
-    for head in best:
-        outline(fig, grid, head)
-    model = scores.provenance.get("model")
-    facts = [shortened(model)] if model else []
-    return finish(
-        fig,
-        title=f"{shown.title} ({shown.unit})",
-        subtitle=" · ".join([*facts, count(len(scores), "head"), count(scores.n, "example")]),
-        caption=_score_caption(scores, measure, best, grey=len(finite) < len(grid.layers) * len(grid.indices)),
-        plot_height=grid.height,
-        left=LEFT,
-        right=RIGHT,
-        above=24,
-    )
-
-
-def _score_caption(scores: HeadScores, measure: str, best: Sequence[Head], *, grey: bool) -> str:
-    values = dict(zip(scores.heads, scores.values[measure].tolist(), strict=True))
-    errors = dict(zip(scores.heads, scores.errors[measure].tolist(), strict=True))
-    lines = [MEASURES[measure].see.format(chance=scores.chance)]
-    if measure == "accuracy":
-        lines.append(f"{str(scores.count_found()).capitalize()}.")
-    if finite := [error for error in errors.values() if math.isfinite(error)]:
-        lines.append(f"Standard errors over examples: {median(finite):.2g} in the median head.")
-    if best:
-        named = ", ".join(f"{head} {number(values[head], errors[head])}" for head in best)
-        lines.append(
-            f"\nOutlined: the {len(best)} highest, {named}. The highest of many heads are a little too high: other "
-            "examples would show less."
-        )
-    if grey:
-        lines.append("Grey: not scored.")
-    return " ".join(lines)
-
-
 def rank_figure(features: Features) -> go.Figure:
     """The held-out rank of every head, a panel a contrast: a map, or dots if only a few heads were chosen."""
-    _refuse_none(features.heads)
+    refuse_none(features.heads)
     return _rank_dots(features) if few_heads(features.heads) else _rank_map(features)
 
 
@@ -187,36 +80,32 @@ def few_heads(heads: Sequence[Head]) -> bool:
 
 
 def _rank_map(features: Features) -> go.Figure:
-    names, grid = features.contrasts, Grid.of(features.heads, WIDTH)
+    names, grid = features.contrasts, Grid.of(features.heads)
     fig, height = panels(len(names), 1, grid.height, down=_BETWEEN)
     for panel, name in enumerate(names, 1):
         of_contrast = _of_contrast(features, name)
         values = {head: _known(feature.rank_heldout) for head, feature in of_contrast.items()}
         texts = {head: _summary_text(feature) for head, feature in of_contrast.items()}
-        draw_map(fig, panel, grid, values, texts, letters=_whole, absent="not computed")
+        draw_map(fig, panel, grid, values, texts, letters=lambda rank: f"{rank:.0f}", absent="not computed")
         name_panel(fig, panel, shortened(name, max(12, grid.width // 8)), color=feature_color(name, names))
         if panel < len(names):
             fig.layout[f"xaxis{panel}"].title.text = None
     top = max([1, *(f.rank_heldout or 0 for f in features.values())])
-    bar = color_bar(grid) | {"tickformat": "d", "dtick": max(1, math.ceil(top / 6))}
-    fig.update_layout(coloraxis={"colorscale": scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar})
-    name_color_bar(fig, grid, "directions")
+    color_axis(fig, grid, SEQUENTIAL, (0, top), "directions", tickformat="d", dtick=max(1, math.ceil(top / 6)))
     tested = sum(feature.rank_heldout is not None for feature in features.values())
     grey = tested < len(names) * len(grid.layers) * len(grid.indices)
-    return finish(
+    return finish_map(
         fig,
+        height,
         title="Held-out rank of each head",
         subtitle=_facts(features),
         caption=_rank_caption(features, "Grey: not known." if grey else ""),
-        plot_height=height,
-        left=LEFT,
-        right=RIGHT,
         above=30,
     )
 
 
 def _rank_dots(features: Features) -> go.Figure:
-    names, heads, marks = features.contrasts, sorted(features.heads), _marks(features)
+    names, heads, marks = features.contrasts, sorted(features.heads), (OWN, *RANKS) if _tells_own(features) else RANKS
     columns = min(len(names), max(1, WIDTH // 300))
     rows = math.ceil(len(names) / columns)
     below = _BETWEEN + 32
@@ -226,8 +115,7 @@ def _rank_dots(features: Features) -> go.Figure:
         letters = max(12, ((WIDTH - LEFT - 24) // columns - 72) // 8)
         name_panel(fig, panel, shortened(name, letters), color=feature_color(name, names))
     for rank in marks:  # a legend without the colour of any one contrast
-        marker = _marker(rank, INK)
-        fig.add_scatter(x=[None], y=[None], mode="markers", name=rank.title, marker=marker, hoverinfo="skip")
+        legend_entry(fig, rank.title, marker=_marker(rank, INK))
     top = max(5, *(rank.of(feature) or 0 for feature in features.values() for rank in marks))
     ticks = {"tickvals": list(range(len(heads))), "ticktext": [str(head) for head in heads]}
     fig.update_xaxes(
@@ -244,10 +132,6 @@ def _rank_dots(features: Features) -> go.Figure:
         left=LEFT,
         above=62,
     )
-
-
-def _marks(features: Features) -> tuple[RankMark, ...]:
-    return (OWN, *RANKS) if _tells_own(features) else RANKS
 
 
 def _tells_own(features: Features) -> bool:
@@ -291,56 +175,27 @@ def _draw_dots(
         )
 
 
-def _colors(measure: str, values: Sequence[float], chance: float | None, grid: Grid) -> dict[str, Any]:
-    bar = color_bar(grid)
-    if measure == "logit_gap":
-        top = max(map(abs, values), default=1.0) or 1.0
-        return {"colorscale": scale(DIVERGING), "cmin": -top, "cmax": top, "colorbar": bar}
-    top = MEASURES[measure].top or max(values, default=1.0) or 1.0
-    if chance is not None:
-        ticks = [t for t in (0, 0.25, 0.5, 0.75, 1) if abs(t - chance) > 0.07]
-        bar |= {"tickvals": [*ticks, chance], "ticktext": [*map(str, ticks), f"{chance:.2g} chance"]}
-    return {"colorscale": scale(SEQUENTIAL), "cmin": 0, "cmax": top, "colorbar": bar}
-
-
-def _highest(values: Mapping[Head, float]) -> list[Head]:
-    finite = [head for head, value in values.items() if math.isfinite(value)]
-    return sorted(finite, key=lambda head: -values[head])[:_BEST]
-
-
 def _of_contrast(features: Features, name: str) -> dict[Head, Feature]:
     return {head: feature for (contrast, head), feature in features.items() if contrast == name}
 
 
 def _facts(features: Features) -> str:
-    model = features.provenance.get("model")
     counts = sorted({feature.n for feature in features.values()})
     n = count(counts[0], "example") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} examples"
-    facts = [count(len(features.heads), "head"), n, f"{features.choices.metric} metric"]
-    return " · ".join([shortened(model), *facts] if model else facts)
+    return facts(features.provenance, count(len(features.heads), "head"), n, f"{features.choices.metric} metric")
 
 
 def _rank_caption(features: Features, more: str) -> str:
     rule_own = _OWN if _tells_own(features) else ""
     untested = any(feature.rank_heldout is None for feature in features.values())
-    return (
+    return paragraphs(
         f"Held out: how many leading directions hold on examples that did not choose them (t above "
         f"{features.choices.threshold:g}); 0: no leading direction holds by itself, though a later one or the logit "
-        f"gap may.{rule_own} {more}\n"
+        f"gap may.{rule_own} {more}",
         "A rank says that queries and keys share the information, not that the head uses it: compare the logit gap "
-        f"(point at a head). {BELIEVE}"
-        + (" Some were not tested: too few examples." if untested else "")
-        + (f"\n{TOGETHER}" if len(features.heads) > 1 else "")
+        f"(point at a head). {BELIEVE}" + (" Some were not tested: too few examples." if untested else ""),
+        TOGETHER if len(features.heads) > 1 else "",
     )
-
-
-def _score_text(scores: HeadScores, i: int) -> str:
-    rows = [
-        f"{name} {number(float(scores.values[name][i]), float(scores.errors[name][i]))}"
-        for name in MEASURES
-        if name in scores.values
-    ]
-    return "<br>".join([f"<b>{scores.heads[i]}</b>", *rows])
 
 
 def _summary_text(feature: Feature) -> str:
@@ -363,20 +218,3 @@ def _value(value: object, error: object) -> str:
 
 def _known(rank: int | None) -> float:
     return math.nan if rank is None else float(rank)
-
-
-def _share(value: float) -> str:
-    return f"{value:.2f}".removeprefix("0") if 0.005 <= value < 0.995 else f"{value:.0f}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:z.1f}"  # no minus before a zero
-
-
-def _whole(value: float) -> str:
-    return f"{value:.0f}"
-
-
-def _refuse_none(heads: Sequence[Head]) -> None:
-    if not heads:
-        raise QKPrismError("There is no head to draw. Was a threshold too high, or the choice of heads empty?")
