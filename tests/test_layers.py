@@ -29,6 +29,7 @@ FLOORS = [
         "contrasts.rounds",
         "contrasts.tables",
         "contrasts.examples",
+        "contrasts.contrast",
         "contrasts",
         "contrasts.sandbox",
         "contrasts.templates",

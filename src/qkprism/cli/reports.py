@@ -85,6 +85,6 @@ def keep_and_write(
 
 def _holds(place: Path, texts: Contrast) -> bool:
     """Whether a file is what would be written: by a process that was killed before it noted that."""
-    from qkprism.contrasts.examples import json_lines
+    from qkprism.contrasts.contrast import json_lines
 
     return place.read_bytes() == "".join(f"{line}\n" for line in json_lines(texts)).encode()

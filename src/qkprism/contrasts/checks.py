@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkprism.contrasts.balance import Balance, Offsets, balance, words_of
+from qkprism.contrasts.contrast import Contrast
 from qkprism.contrasts.drawing import TemplateError
-from qkprism.contrasts.examples import Contrast, Example
+from qkprism.contrasts.examples import Example
 from qkprism.contrasts.fitting import Tokenizer
 from qkprism.contrasts.markup import Span, Text
 from qkprism.contrasts.sources import is_template

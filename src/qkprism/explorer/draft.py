@@ -15,7 +15,7 @@ from typing import Any
 
 from qkprism.contrasts import Contrast, Span, Text
 from qkprism.contrasts.checks import ContrastCheck, check
-from qkprism.contrasts.examples import check_name
+from qkprism.contrasts.contrast import check_name
 from qkprism.contrasts.tasks import task
 from qkprism.contrasts.templates import SHELF, read_template, shelf_names
 from qkprism.encoding import Encoding
