@@ -24,14 +24,16 @@ FLOORS = [
     ],  # they import no results, so that results can have `.to_html()`
     [
         "contrasts.markup",
-        "contrasts.words",
         "contrasts.fitting",
         "contrasts.rounds",
         "contrasts.tables",
         "contrasts.examples",
         "contrasts.contrast",
         "contrasts",
+        "contrasts.words",
+        "contrasts.values",
         "contrasts.sandbox",
+        "contrasts.lines",
         "contrasts.templates",
         "contrasts.shelves",
         "contrasts.drawing",

@@ -16,10 +16,12 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from qkprism.contrasts.lines import Mistake
 from qkprism.contrasts.markup import Span, Text
 from qkprism.contrasts.rounds import balanced, balanced_pairs, pair_at
-from qkprism.contrasts.sandbox import ITEM_LIMIT, Compiled, Fault, Mark
-from qkprism.contrasts.templates import ORDER, Mistake, Template
+from qkprism.contrasts.sandbox import Compiled
+from qkprism.contrasts.templates import ORDER, Template
+from qkprism.contrasts.values import ITEM_LIMIT, Fault, Mark
 from qkprism.errors import QKPrismError
 
 Values = Mapping[str, Any]
