@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,15 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from qkprism.errors import QKPrismError
-from qkprism.explorer.answers import dumps
+from qkprism.explorer.answers import FORMAT, dumps
 from qkprism.explorer.assets import PLOTLY, asset, asset_names, kind_of
 from qkprism.explorer.desk import Desk
-from qkprism.explorer.draft import draft_of, shelf_answer
-from qkprism.explorer.errands import Errand
+from qkprism.explorer.draft import draft_answer, draft_of, marked_line, shelf_answer
 from qkprism.explorer.guard import Guard
+from qkprism.explorer.jobs import Worker
 from qkprism.explorer.library import word_of
 from qkprism.explorer.what_if import Wish
-from qkprism.explorer.worker import Worker
 from qkprism.heads import Head
 from qkprism.options import names_in, show
 
@@ -35,32 +35,18 @@ Answer = Callable[[Mapping[str, Any]], Any]
 def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard:
     """The whole server as an ASGI app; opening the desk is the worker's first job."""
 
-    def at_once(answer: Answer) -> Callable[[Request], Any]:
-        """For what needs no model, and so need not wait for it."""
-
-        async def endpoint(request: Request) -> Response:
-            try:
-                return answered(answer(await _question(request)))
-            except QKPrismError as error:
-                return problem(str(error))
-
-        return endpoint
-
     async def start(_: Request) -> Response:
         return answered(desk.start())
 
-    def asked(answer: Answer) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            return await _reply(request, worker, answer)
-
-        return endpoint
+    def route(name: str, reply: Callable[..., Any], **how: Any) -> Route:
+        return Route(f"/api/{name}", partial(reply, **how), methods=["POST"])
 
     routes = [
         Route("/", page),
         Route("/static/{name}", static),
         Route("/api/start", start),
-        *(Route(f"/api/{name}", asked(answer), methods=["POST"]) for name, answer in _questions(desk).items()),
-        *(Route(f"/api/{name}", at_once(answer), methods=["POST"]) for name, answer in _quick(desk, worker).items()),
+        *(route(name, _reply, worker=worker, answer=answer) for name, answer in _questions(desk).items()),
+        *(route(name, _reply_at_once, answer=answer) for name, answer in _quick(desk, worker).items()),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
     return Guard(app, secret, port)
@@ -80,7 +66,7 @@ def _questions(desk: Desk) -> dict[str, Answer]:
             n=q.get("n", 64),
             umap=q.get("umap") is True,
         ),
-        "draft": lambda q: desk.draft(draft_of(q)),
+        "draft": lambda q: draft_answer(draft_of(q), desk.model),
         "mark": lambda q: _mark(desk, q),
     }
 
@@ -146,6 +132,14 @@ async def _reply(request: Request, worker: Worker, answer: Answer) -> Response:
         return problem(f"This could not be computed: {type(error).__name__}: {error}", 500)
 
 
+async def _reply_at_once(request: Request, answer: Answer) -> Response:
+    """Answer what needs no model, and so need not wait for it."""
+    try:
+        return answered(answer(await _question(request)))
+    except QKPrismError as error:
+        return problem(str(error))
+
+
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -173,14 +167,13 @@ def _mark(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
     place = _place(q, "place")
     if place is None:
         raise QKPrismError("Say which token is marked.")
-    return desk.mark(word_of(q, "line"), place, word_of(q, "sign"))
+    return {"format": FORMAT, "line": marked_line(word_of(q, "line"), place, word_of(q, "sign"), desk.model)}
 
 
 def _try(desk: Desk, worker: Worker, q: Mapping[str, Any]) -> dict[str, Any]:
     """Put a contrast in the queue of the model; the job says how far it is."""
-    trial = desk.trial(draft_of(q), word_of(q, "place"), n=q.get("n", 128), top=q.get("top", 4))
-    job = desk.jobs.add(Errand(f"{trial.draft.name} in {desk.model.name}"))
-    worker.submit(lambda: job.run(lambda one: desk.run_trial(trial, one)))
+    job = desk.trial(draft_of(q), word_of(q, "place"), n=q.get("n", 128), top=q.get("top", 4))
+    worker.submit(job.run)
     return job.answer()
 
 

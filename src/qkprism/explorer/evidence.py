@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from qkprism.capture.readers import read_together
@@ -13,7 +12,6 @@ from qkprism.explorer.clouds import cloud_answer
 from qkprism.explorer.proofs import Proofs, checks_told, effects_told
 from qkprism.explorer.verdict import head_verdict
 from qkprism.heads import Head
-from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
 from qkprism.results.features import Features
 from qkprism.subspaces.modulation import interactions, why_not_conditional
@@ -30,13 +28,16 @@ def evidence_answer(
     tested   what contrasts found in the head (`head_answer`), the best first
     """
     proofs = proofs or Proofs()
-    rows = [
-        _feature(run, name, features, head) | _proved(run, name, head, proofs) | {"varies": varies.get(name, "")}
-        for run, features in sets.items()
-        for varies in [_varies(features, head)]
-        for name in features.contrasts
-        if (name, head) in features
-    ]
+    rows = []
+    for run, features in sets.items():
+        varies = _varies(features, head)
+        for name in (name for name in features.contrasts if (name, head) in features):
+            row = _feature(run, name, features, head) | {"varies": varies.get(name, ""), "effects": [], "checks": []}
+            for where, effects in proofs.parts("effects", run):
+                row["effects"] += effects_told(where, effects, name, head)
+            for where, validation in proofs.parts("validation", run):
+                row["checks"] += checks_told(where, validation, name, head)
+            rows.append(row)
     edited = _edited(head, rows, proofs)
     said = head_verdict(head, rows, tested, edited)
     problems = list(dict.fromkeys(proofs.problems))
@@ -70,17 +71,6 @@ def _varies(features: Features, head: Head) -> dict[str, str]:
     return {one.feature: one.told() for one in interactions(features, heads=[head]).found if one.differs}
 
 
-def _proved(run: str, name: str, head: Head, proofs: Proofs) -> dict[str, Any]:
-    return {
-        "effects": [
-            one for where, found in proofs.parts("effects", run) for one in effects_told(where, found, name, head)
-        ],
-        "checks": [
-            one for where, found in proofs.parts("validation", run) for one in checks_told(where, found, name, head)
-        ],
-    }
-
-
 def _feature(run: str, name: str, features: Features, head: Head) -> dict[str, Any]:
     feature = features[name, head]
     spectrum, gap = feature.spectrum, feature.logit_gap
@@ -109,25 +99,8 @@ def seen_answer(
     """Keys and queries of texts that are run now."""
     reader = projections_reader(model, texts, features, heads=head)
     read_together(model, [reader], batch_size=None, progress=False)
-    words = RunWords(model, reader.order)  # the vectors are in the order in which texts were run
-    return cloud_answer(reader.result(), features, name, head, words, umap=umap)
-
-
-@dataclass(frozen=True)
-class RunWords:
-    """The tokens of encoded texts."""
-
-    model: Model
-    encoded: Sequence[EncodedExample]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """The tokens of every text, up to its query."""
-        tokenizer = self.model.tokenizer
-        assert tokenizer is not None
-        return [[str(tokenizer.decode([i])) for i in one.text.ids[: one.text.query + 1]] for one in self.encoded]
-
-    @property
-    def places(self) -> list[int]:
-        """Of every key its place in its text."""
-        return [key.position for one in self.encoded for key in one.text.keys]
+    encoded, tokenizer = reader.order, model.tokenizer  # the vectors are in the order in which texts were run
+    assert tokenizer is not None
+    tokens = [[str(tokenizer.decode([i])) for i in one.text.ids[: one.text.query + 1]] for one in encoded]
+    places = [key.position for one in encoded for key in one.text.keys]
+    return cloud_answer(reader.result(), features, name, head, texts=tokens, places=places, umap=umap)

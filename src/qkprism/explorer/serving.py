@@ -14,7 +14,7 @@ import uvicorn
 from qkprism.errors import QKPrismError
 from qkprism.explorer.app import explorer_app
 from qkprism.explorer.desk import Desk
-from qkprism.explorer.worker import Worker
+from qkprism.explorer.jobs import Worker
 
 HOST = "127.0.0.1"
 BACKLOG = 512

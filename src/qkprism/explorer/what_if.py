@@ -27,7 +27,7 @@ from qkprism.core.conditional import UNKNOWN, ConditionalSwap
 from qkprism.core.edits import Edit
 from qkprism.core.projectors import Subspace
 from qkprism.errors import QKPrismError
-from qkprism.explorer.sets import why_not_exchanged
+from qkprism.explorer.library import why_not_exchanged
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.continuation import Continuation, cache_is_exact

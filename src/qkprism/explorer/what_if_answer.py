@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from qkprism.explorer.answers import FORMAT, number, numbers
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from qkprism.explorer.what_if import Outcome, Wish
 
 SAID = 6  # tokens that the model is most likely to say, before and after
@@ -23,7 +21,7 @@ def what_if_answer(
     """Rows of attention (a number a token), the tokens the model may say next, and what it comes to."""
     by_control = _by_control(outcomes)
     before, after = by_control["none"][0], by_control["feature"][0]
-    permuted = [outcome.attention for outcome in by_control["permuted"]]
+    permuted = [outcome.attention.tolist() for outcome in by_control["permuted"]]
     said = [] if before.prediction is None else _said(by_control, [ids[wish.original], ids[wish.target]], told)
     return {
         "format": FORMAT,
@@ -34,8 +32,8 @@ def what_if_answer(
         "attention": {
             "before": numbers(before.attention.tolist()),
             "after": numbers(after.attention.tolist()),
-            "low": numbers(_least(permuted)),
-            "high": numbers(_most(permuted)),
+            "low": numbers(map(min, zip(*permuted, strict=True))),
+            "high": numbers(map(max, zip(*permuted, strict=True))),
             "full": numbers(by_control["full"][0].attention.tolist()) if "full" in by_control else None,
         },
         "draws": len(permuted),
@@ -58,14 +56,6 @@ def _by_control(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
     for outcome in outcomes:
         found.setdefault(outcome.control, []).append(outcome)
     return found
-
-
-def _least(rows: Sequence[Tensor]) -> list[float]:
-    return [min(values) for values in zip(*(row.tolist() for row in rows), strict=True)]
-
-
-def _most(rows: Sequence[Tensor]) -> list[float]:
-    return [max(values) for values in zip(*(row.tolist() for row in rows), strict=True)]
 
 
 def _said(by_control: dict[str, list[Outcome]], keys: Sequence[int], told: Told) -> list[dict[str, Any]]:
