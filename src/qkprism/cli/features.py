@@ -17,6 +17,7 @@ from qkprism.cli.app import (
     JsonOption,
     LimitOption,
     RunArgument,
+    SaveOption,
     TokenOption,
     app,
 )
@@ -26,6 +27,7 @@ from qkprism.cli.inputs import (
     check_run,
     check_sources,
     check_text,
+    checkpoint_of,
     heads_named,
     place_for,
     source_named,
@@ -118,9 +120,7 @@ def decompose(
         typer.Option(help="What is taken off: the mean query, or nothing; a template says which it wants."),
     ] = None,
     limit: LimitOption = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
-    ] = None,
+    save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
@@ -188,9 +188,7 @@ def intervene(
     seed: Annotated[int, typer.Option(help="Of random targets and controls.")] = 0,
     batch_size: BatchOption = None,
     limit: LimitOption = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
-    ] = None,
+    save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
@@ -271,11 +269,6 @@ def attribute(
         )
     if save is not None:
         typer.echo(f"Figure: {save_figure(why.plot(), save).resolve()}", err=as_json)
-
-
-def checkpoint_of(save: Path | None) -> Path | None:
-    """Where a run that is not finished is kept: beside its folder."""
-    return save.with_name(f".{save.name}.checkpoint") if save else None
 
 
 def _show(features: Any, as_json: bool) -> None:

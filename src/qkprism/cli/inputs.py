@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,24 @@ def place_for(folder: Path | None, kind: str) -> Path | None:
     from qkprism.runs import check_place
 
     return None if folder is None else check_place(folder.resolve(), kind)
+
+
+def checkpoint_of(save: Path | None) -> Path | None:
+    """Where a run that is not finished is kept: beside its folder."""
+    return save.with_name(f".{save.name}.checkpoint") if save else None
+
+
+def check_there(places: Iterable[Path]) -> None:
+    """Refuse what does not exist."""
+    if missing := [place for place in places if not place.exists()]:
+        raise QKPrismError(f"{missing[0]} does not exist.")
+
+
+def check_folders(places: Iterable[Path]) -> None:
+    """Refuse what is no run folder."""
+    for place in places:
+        if not place.is_dir():
+            raise QKPrismError(f"{place} is not a run folder. `qkprism runs` lists those there are.")
 
 
 def check_run(folder: Path, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +14,12 @@ from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_item, print_json, print_table
 from qkprism.cli.reports import keep_and_write
 from qkprism.cli.settings import SETTINGS
-from qkprism.cli.why import why_example
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
 if TYPE_CHECKING:
     from qkprism.models.model import Model
+    from qkprism.results.features import Features
 
 PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
 StudyModelOption = Annotated[
@@ -80,7 +81,7 @@ def binding(
     details = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
     features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
     shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
-    why = why_example(loaded, study.about.example, study.about.answer, study.features)
+    why = _why(loaded, study.about.example, study.about.answer, study.features)
     words = [*(finding.sentence for finding in told(study)), *why]
     _show_study(_Shown(shown, title, words, details, found), save, figures, loaded, as_json)
 
@@ -144,7 +145,7 @@ def filter_heads(
     found = {"heads": frame.to_dict("records"), "comparison": claims, "notes": study.notes}
     shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
     title = f"Categories in {study.model}: {chosen.phrasing}, {chosen.size}"
-    why = why_example(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features)
+    why = _why(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features)
     words = [*(finding.sentence for finding in told(study)), *why]
     _show_study(_Shown(shown, title, words, list(study.notes), found), save, figures, loaded, as_json)
 
@@ -201,6 +202,23 @@ def _show_study(shown: _Shown, save: Path, figures: Any, model: Model, as_json: 
         typer.echo(f"{len(shown.details)} sentences more with --wide: notes, and every edit beside its controls.")
     typer.echo(written)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
+
+
+def _why(model: Model, text: str, key: str, features: Features) -> list[str]:
+    """Why the study's heads attend to the answer in its first test prompt; where that cannot be told, why not."""
+    from qkprism.atlas.explain import explain
+    from qkprism.contrasts import Span, Text
+
+    if features.encoding.chat is not None:
+        return ["Prompts of a chat are not explained one by one: use a phrasing without a chat template."]
+    place = re.search(rf"\b{re.escape(key)}\b", text)
+    assert place is not None
+    marked = Text(text, None, (Span(*place.span()),))
+    try:
+        found = explain(model, marked, head=list(features.heads), features=features, top=4)
+    except QKPrismError as error:
+        return [f"The example prompt is not explained: {error}"]
+    return ["Why, in that prompt:", *(edge.sentence for edge in found)]
 
 
 def _numbers(text: str | None) -> list[int] | None:
