@@ -264,8 +264,8 @@ class _TemplateReader:
         self._check_values()
         if self.mistakes:
             return None
-        given: dict[str, Any] = {entry: self.table[entry] for entry in _PLAIN if entry in self.table}
-        given |= {entry: self.texts(entry) for entry in _LISTED}
+        fields: dict[str, Any] = {entry: self.table[entry] for entry in _PLAIN if entry in self.table}
+        fields |= {entry: self.texts(entry) for entry in _LISTED}
         return Template(
             name=name,
             prompts=prompts,
@@ -276,7 +276,7 @@ class _TemplateReader:
             source=self.source,
             lines=self.lines,
             sandbox=self.sandbox,
-            **given,
+            **fields,
         )
 
     def value_of(self, entry: str, default: Any) -> Any:
