@@ -373,7 +373,7 @@ def test_command_line__a_thousand_random_combinations_give_no_traceback(run, tmp
     monkeypatch.setattr(places, "hub_answers", lambda: False)
     monkeypatch.setattr(cli, "app", get_command(app))  # made once, which takes longer than a call
     monkeypatch.setattr(qkprism, "load", stop)
-    monkeypatch.setattr("qkprism.explorer.serving.serve", stop)
+    monkeypatch.setattr("qkprism.explorer.app.serve", stop)
     monkeypatch.setattr(inputs.TextOptions, "fit", stop)
     monkeypatch.setattr(qkprism.toy, "study", stop)
     monkeypatch.setattr(cli.contrasts, "_tokenizer", stop)

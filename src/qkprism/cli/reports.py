@@ -65,9 +65,9 @@ def explore(
 ) -> None:
     """Look and click: any prompt, the heads that attend from any token, and why."""
     check_folders([*(runs or ()), *([atlas] if atlas else ())])
+    from qkprism.explorer.app import serve
     from qkprism.explorer.desk import Desk
     from qkprism.explorer.opening import open_runs
-    from qkprism.explorer.serving import serve
 
     serve(Desk(loading.load, atlas, open_runs(runs or ()), loads_as=loading.name), port=port, browser=browser)
 

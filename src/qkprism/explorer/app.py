@@ -1,14 +1,21 @@
-"""The server's answers: files of the page, and JSON. Whatever goes wrong is a sentence, as {"error": ...}."""
+"""The server: files of the page, and JSON. Whatever goes wrong is a sentence, as {"error": ...}."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import secrets
+import socket
+import threading
+import webbrowser
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -28,6 +35,8 @@ from qkprism.options import names_in, show
 
 LARGEST = 256_000  # bytes of a question
 GONE = 499  # nobody reads it
+HOST = "127.0.0.1"
+BACKLOG = 512
 
 Answer = Callable[[Mapping[str, Any]], Any]
 
@@ -210,3 +219,49 @@ def _place(question: Mapping[str, Any], name: str) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise QKPrismError(f"{name} is the number of a token, not {show(value)}.")
     return value
+
+
+# Serving
+
+
+def serve(desk: Desk, *, port: int = 0, browser: bool = True) -> None:
+    """Serve a desk and say where, on standard output; Ctrl-C ends it.
+
+    port     0 for any that is free
+    browser  whether the page is opened
+    """
+    listener = _listener(port)
+    port, secret = listener.getsockname()[1], secrets.token_urlsafe(16)
+    worker = Worker()
+    worker.submit(desk.open)
+    config = uvicorn.Config(
+        explorer_app(desk, worker, secret=secret, port=port),
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    address = f"http://{HOST}:{port}/{secret}/"
+    print(f"The explorer is at {address}\nCtrl-C ends it.", flush=True)
+    if browser:
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+    if worker.waiting:
+        os._exit(0)  # a thread that is within torch cannot be stopped, and would abort a process that waits for its end
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(BACKLOG)  # who is quicker than the server waits, and is not refused
+    except OSError as error:
+        listener.close()
+        raise QKPrismError(
+            f"Port {port} cannot be used ({error.strerror}). Leave --port out for a free one."
+        ) from error
+    return listener

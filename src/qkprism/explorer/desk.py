@@ -30,8 +30,15 @@ from qkprism.explorer.jobs import Errand, Errands
 from qkprism.explorer.library import OWN, STORED, Library
 from qkprism.explorer.opening import OpenRun, open_run
 from qkprism.explorer.trial import Trial, place_below
-from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
-from qkprism.explorer.what_if_answer import what_if_answer
+from qkprism.explorer.what_if import (
+    Variant,
+    Wish,
+    begin,
+    feature_variants,
+    outcomes,
+    part_variants,
+    what_if_answer,
+)
 from qkprism.heads import Head, check_heads
 from qkprism.models.continuation import Continuation
 from qkprism.models.encoding import encode_text
