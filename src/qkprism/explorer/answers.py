@@ -156,29 +156,18 @@ def head_answer(
 def _tested(shelf: Shelf, head: Head) -> list[dict[str, Any]]:
     """What every contrast of a shelf found in a head."""
     place = shelf.heads.index(head)
+    found = zip(shelf.rows, shelf.accuracy[:, place], shelf.q[:, place], strict=True)
     return [
-        {
-            "contrast": row.contrast,
-            "question": row.question,
-            "accuracy": number(float(accuracy)),
-            "q": number(float(q), 6),
-            "chance": number(row.chance),
-            "best": row.head == head,
-            "texts": "held-out texts",
-        }
-        for row, accuracy, q in zip(shelf.rows, shelf.accuracy[:, place], shelf.q[:, place], strict=True)
+        {"contrast": row.contrast, "question": row.question, "best": row.head == head, "texts": "held-out texts"}
+        | {"accuracy": number(float(accuracy)), "q": number(float(q), 6), "chance": number(row.chance)}
+        for row, accuracy, q in found
     ]
 
 
 def _scored(name: str, scores: HeadScores, head: Head) -> dict[str, Any]:
     """What a run found in a head as it looked for heads: the texts are those that chose the best."""
     place = scores.heads.index(head)
-    return {
-        "contrast": name,
-        "question": "",
-        "accuracy": number(float(scores.values["accuracy"][place])),
-        "q": number(float(scores.q[place]), 6),
-        "chance": number(scores.chance),
-        "best": head == scores.heads[0],
-        "texts": "the texts that chose the heads",
-    }
+    accuracy, q = float(scores.values["accuracy"][place]), float(scores.q[place])
+    best, texts = head == scores.heads[0], "the texts that chose the heads"
+    told = {"contrast": name, "question": "", "best": best, "texts": texts}
+    return told | {"accuracy": number(accuracy), "q": number(q, 6), "chance": number(scores.chance)}
