@@ -20,6 +20,7 @@ from qkprism.options import checked_seed
 if TYPE_CHECKING:
     from qkprism.models.model import Model
     from qkprism.results.features import Features
+    from qkprism.studies.presets import StudyPreset
 
 PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
 StudyModelOption = Annotated[
@@ -63,11 +64,11 @@ def binding(
 
     if umap:
         require_umap()
-    chosen = _Chosen.of(preset, phrasing, size)
+    chosen = _preset(preset, phrasing, size)
     check_options(save, schema, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
     SETTINGS.hold(save)
-    loaded = chosen.load(loading)
+    loaded = _load(loading, chosen)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
     figures = {name: draw() for name, draw in drawings(study, umap=umap).items()}
     frame = study.summary()
@@ -134,11 +135,11 @@ def filter_heads(
     from qkprism.studies.filter import check_options
     from qkprism.studies.filter_claims import comparison, told
 
-    chosen = _Chosen.of(preset, phrasing, size)
+    chosen = _preset(preset, phrasing, size)
     check_options(save, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
     SETTINGS.hold(save)
-    loaded = chosen.load(loading)
+    loaded = _load(loading, chosen)
     study = study_filter(loaded, save, **options)
     figures = {name: draw() for name, draw in filter_drawings(study).items()}
     frame, claims = study.summary(), [claim._asdict() for claim in comparison(study)]
@@ -150,26 +151,19 @@ def filter_heads(
     _show_study(_Shown(shown, title, words, list(study.notes), found), save, figures, loaded, as_json)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """A preset, and what was asked for instead."""
+def _preset(name: str, phrasing: str | None, size: str | None) -> StudyPreset:
+    """A preset, with what was asked for instead."""
+    from qkprism.studies.presets import preset_named
 
-    preset: Any
-    phrasing: str
-    size: str
+    preset = preset_named(name)
+    return replace(preset, phrasing=phrasing or preset.phrasing, size=size or preset.size)
 
-    @classmethod
-    def of(cls, name: str, phrasing: str | None, size: str | None) -> _Chosen:
-        from qkprism.studies.presets import preset_named
 
-        preset = preset_named(name)
-        return cls(preset, phrasing or preset.phrasing, size or preset.size)
-
-    def load(self, loading: Loading) -> Any:
-        """The model; for one that was named the preset says nothing but how to ask it."""
-        if loading.model is None:
-            loading = replace(loading, model=self.preset.model, dtype=loading.dtype or self.preset.dtype)
-        return loading.load()
+def _load(loading: Loading, preset: StudyPreset) -> Model:
+    """The model; for one that was named the preset says nothing but how to ask it."""
+    if loading.model is None:
+        loading = replace(loading, model=preset.model, dtype=loading.dtype or preset.dtype)
+    return loading.load()
 
 
 @dataclass(frozen=True)

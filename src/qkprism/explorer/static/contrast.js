@@ -135,7 +135,8 @@ function markOf(sign, said) {
 
 /** What the check says: mistakes, notes, and whether something simple tells the sides apart. @param {Checked} found */
 function checked(found) {
-  const list = (/** @type {string[]} */ lines, kind = "listed") => lines.length ? el("ul", { class: kind }, ...lines.map((text) => el("li", { text }))) : null;
+  const list = (/** @type {string[]} */ lines, kind = "listed") =>
+    lines.length ? el("ul", { class: kind }, ...lines.map((text) => el("li", { text }))) : null;
   return [
     el("p", { text: found.mistakes.length ? `${counted(found.mistakes.length, "mistake")} to mend first.` :
       `${counted(found.n, "prompt")}, and nothing that keeps this from being run.` }),

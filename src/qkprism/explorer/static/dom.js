@@ -54,7 +54,8 @@ export function fill(place, ...children) {
   place.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }
 
-/** A button that looks like a link, or as `properties` say. @type {(text: string, click: () => void, properties?: Properties) => HTMLButtonElement} */
+/** A button that looks like a link, or as `properties` say.
+ *  @type {(text: string, click: () => void, properties?: Properties) => HTMLButtonElement} */
 export function button(text, click, properties = {}) {
   return el("button", { type: "button", class: "link", text, on: { click }, ...properties });
 }

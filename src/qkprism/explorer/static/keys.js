@@ -3,6 +3,8 @@
 /** @typedef {{columns?: () => number, lines?: boolean}} Shape `columns`: of a grid, for up and down; `lines`: up and down
  *   go to the nearest button of another line, as in a text */
 
+/** @typedef {{choose: (place: number) => void, point?: (place: number|null) => void}} Act what a click and pointing do */
+
 /** @type {(group: HTMLElement|SVGElement, shape?: Shape) => void} */
 export function roving(group, shape = {}) {
   group.addEventListener("keydown", (given) => {
@@ -20,7 +22,7 @@ export function roving(group, shape = {}) {
 
 /**
  * Buttons that have a `data-place`: a click chooses one; the pointer or the focus points at one, and at none when it leaves.
- * @type {(group: HTMLElement, act: {choose: (place: number) => void, point?: (place: number|null) => void}, shape?: Shape) => void}
+ * @type {(group: HTMLElement, act: Act, shape?: Shape) => void}
  */
 export function placed(group, { choose, point }, shape = {}) {
   roving(group, shape);

@@ -37,7 +37,7 @@ function inkOn(color) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
-/** @type {(palette: Palette, choose: (head: string) => void) => {element: HTMLElement, show: (all: Heads, column: Column) => void, mark: (name: string) => void}} */
+/** @param {Palette} palette @param {(head: string) => void} choose */
 export function headMap(palette, choose) {
   const legend = el("div", { class: "scale" });
   const map = el("div", { class: "map", role: "group", "aria-label": "Heads: a row a layer" });

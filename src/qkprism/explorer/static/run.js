@@ -75,7 +75,9 @@ function runCard(run) {
     figures.scrollIntoView({ block: "start" });
   }
 
-  return { name: run.name, element, figure, table: async (/** @type {string} */ name, /** @type {string|null} */ head) => tables.get(name)?.show(head) };
+  /** @type {(name: string, head: string|null) => Promise<void>|undefined} */
+  const table = (name, head) => tables.get(name)?.show(head);
+  return { name: run.name, element, figure, table };
 }
 
 /** @type {(run: string, name: string, caption: string) => {element: HTMLElement, show: (head: string|null) => Promise<void>}} */
@@ -105,7 +107,8 @@ function firstRows(found, caption, head) {
   ];
 }
 
-/** The Python that makes each view, for what is looked at now and these folders. @type {(state: State, model: string, runs: string[]) => {title: string, code: string}[]} */
+/** The Python that makes each view, for what is looked at now and these folders.
+ *  @type {(state: State, model: string, runs: string[]) => {title: string, code: string}[]} */
 function pythonOf(state, model, runs) {
   const literal = JSON.stringify; // its quoting is Python's too
   const head = literal(state.head ?? "L0H0");

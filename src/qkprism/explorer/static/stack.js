@@ -2,6 +2,7 @@
 // first that the query sees: a bar to the right is what a part gives this key more than it gives the mean token. These
 // are the shares that the sentence tells.
 
+/** @import { Act } from "./keys.js" */
 /** @import { Row } from "./source.js" */
 import { el, fill, svg } from "./dom.js";
 import { placed, setStop } from "./keys.js";
@@ -35,7 +36,7 @@ function stacksOf(row, most, key) {
   return { places, parts: parts.filter((part) => part.values.some((x) => Math.abs(x) > 1e-6)), logits: of(row.logits) };
 }
 
-/** @param {{choose: (place: number) => void, point: (place: number|null) => void}} act `choose` takes a key */
+/** @param {Act} act `choose` takes a key */
 export function stackView(act) {
   const list = el("div", { class: "stack", role: "group", "aria-label": "Keys and the parts of their logits" });
   const legend = el("ul", { class: "legend", "aria-label": "Parts" });
@@ -80,7 +81,8 @@ function reachOf(stacks) {
   return { low: low - room, high: high + room };
 }
 
-/** One key: its token, attention and stack. @type {(row: Row, tokens: string[], stacks: Stacks, i: number, chosen: boolean, reach: Reach) => HTMLElement} */
+/** One key: its token, attention and stack.
+ *  @type {(row: Row, tokens: string[], stacks: Stacks, i: number, chosen: boolean, reach: Reach) => HTMLElement} */
 function keyRow(row, tokens, stacks, i, chosen, reach) {
   const place = stacks.places[i];
   const told = stacks.parts.map((part) => `${part.name} ${signed(part.values[i])}`).join(", ");

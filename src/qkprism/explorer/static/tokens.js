@@ -1,6 +1,7 @@
 // A text as tokens: shaded by attention, with arcs from the query, and from and to the token that is pointed at; or with
 // marks that a click gives.
 
+/** @import { Act } from "./keys.js" */
 /** @import { Links, Row } from "./source.js" */
 import { el, fill, svg } from "./dom.js";
 import { placed, setStop } from "./keys.js";
@@ -13,7 +14,7 @@ const FAINT = 0.02; // attention that gets no arc unless it is pointed at
 /** @typedef {{sign: string, kind: string, told: string}} Mark each has a sign, a colour and a word, so that colour is never alone */
 /** @typedef {{from: number, place: number, attention: number, kind: string}} Arc */
 
-/** The tokens of a text as buttons; `label` is for who cannot see them. @type {(label: string, act: {choose: (place: number) => void, point?: (place: number|null) => void}) => {line: HTMLElement, show: (tokens: string[], at: number) => HTMLElement[]}} */
+/** The tokens of a text as buttons. @param {string} label for who cannot see them @param {Act} act */
 function tokenLine(label, act) {
   const line = el("div", { class: "tokens", role: "group", "aria-label": label });
   /** @type {HTMLElement[]} */
@@ -42,22 +43,26 @@ function tell(button, place, token, told, more = "") {
   button.setAttribute("aria-label", `token ${place}: ${visible(token)}${told ? `, ${told}` : ""}`);
 }
 
-/** Tokens with marks by place, shaded by shares. @type {(label: string, choose: (place: number) => void) => {element: HTMLElement, show: (tokens: string[], marks: Map<number, Mark>, shares?: (number|null)[]) => void}} */
+/** Tokens with marks by place, shaded by shares. @param {string} label @param {(place: number) => void} choose */
 export function markedTokens(label, choose) {
   const { line, show: showTokens } = tokenLine(label, { choose });
-  return {
-    element: el("div", { class: "text marked-text" }, line),
-    show: (tokens, marks, shares = []) => showTokens(tokens, 0).forEach((button, place) => {
+  const element = el("div", { class: "text marked-text" }, line);
+
+  /** @type {(tokens: string[], marks: Map<number, Mark>, shares?: (number|null)[]) => void} */
+  function show(tokens, marks, shares = []) {
+    showTokens(tokens, 0).forEach((button, place) => {
       const mark = marks.get(place);
       button.className = mark ? `token marked ${mark.kind}` : "token";
       button.style.setProperty("--share", String(Math.min(1, shares[place] ?? 0)));
       button.dataset.sign = mark?.sign ?? "";
       tell(button, place, tokens[place], mark?.told ?? "");
-    }),
-  };
+    });
+  }
+
+  return { element, show };
 }
 
-/** @param {{choose: (place: number) => void, point: (place: number|null) => void}} act `choose` makes a token the query */
+/** @param {Act} act `choose` makes a token the query */
 export function tokensView(act) {
   const arcs = svg("svg", { class: "arcs", "aria-hidden": "true" });
   const { line, show: showTokens } = tokenLine(mailed ? "Tokens of the text" : "Tokens of the text. Choose one to ask from.", act);
