@@ -4,6 +4,7 @@
 /** @import { EditedFacts, EffectFacts, EffectRow, FeatureFacts } from "./source.js" */
 import { el, hint, svg, tableOf } from "./dom.js";
 import { percent } from "./letters.js";
+import { pieces } from "./links.js";
 
 const WIDTH_OF = 300;
 const HEIGHT_OF = 150;
@@ -42,7 +43,8 @@ function panel(title, feature, values, lines) {
 
 /** @param {EditedFacts} feature */
 export function proofParts(feature) {
-  if (!feature.effects.length && !feature.checks.length) return [hint("No edit of it was measured in these runs: `qkprism intervene` proves that it acts.")];
+  const nothing = "No edit of it was measured in these runs: `qkprism intervene` proves that it acts.";
+  if (!feature.effects.length && !feature.checks.length) return [el("p", { class: "hint" }, ...pieces([nothing]))];
   return [...feature.effects.map(effectPart), ...(feature.checks.length ? [checksPart(feature)] : [])];
 }
 
