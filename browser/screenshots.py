@@ -52,7 +52,7 @@ def _views(page: Any, address: str, scheme: str) -> None:
     for name, (state, awaited, seen) in VIEWS.items():
         page.goto(f"{address}#{urlencode(state)}")
         page.wait_for_selector(f"{awaited} >> visible=true")
-        page.wait_for_function("document.getElementById('main').getAttribute('aria-busy') !== 'true'")
+        page.wait_for_function("() => document.getElementById('main').getAttribute('aria-busy') !== 'true'")
         page.wait_for_timeout(1500)  # arcs are asked for last
         _save(page.locator(f"{seen} >> visible=true").first, name, scheme)
     page.goto(f"{address}#{urlencode({'view': 'heads', 'head': HEAD})}")

@@ -40,7 +40,7 @@ def offline(page: Any, file: Path, view: str = "") -> None:
     page.context.set_offline(True)
     page.goto(file.as_uri() + (f"#view={view}" if view else ""))
     page.wait_for_selector("#tabs button[aria-current=page]")
-    page.wait_for_function("document.getElementById('main').getAttribute('aria-busy') !== 'true'")
+    page.wait_for_function("() => document.getElementById('main').getAttribute('aria-busy') !== 'true'")
 
 
 def test_mailed__every_view_opens_and_numbers_lead_to_what_they_are_made_of(watched: Any, run: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from qkprism.contrasts import Contrast, Example, Span, Text
+from qkprism.contrasts.drawing import balanced, balanced_pairs
 from qkprism.contrasts.fitting import fitting
-from qkprism.contrasts.rounds import balanced, balanced_pairs
 from qkprism.contrasts.templates import read_template
 from qkprism.contrasts.words import words
 from qkprism.errors import QKPrismError

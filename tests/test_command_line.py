@@ -20,7 +20,7 @@ import qkprism
 from commands_page import PAGE, page
 from qkprism import QKPrismError, cli, progress
 from qkprism.catalogue import damages, differences, runs_below
-from qkprism.cli import inputs
+from qkprism.cli import features
 from qkprism.cli.app import app, commands_of, examples_of
 from qkprism.cli.printing import _length, table_lines
 from qkprism.explorer.mail import write_kept
@@ -340,7 +340,7 @@ def test_main__ctrl_c_is_130_and_says_how_to_go_on(run, monkeypatch, tmp_path): 
     def pressed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inputs.TextOptions, "fit", pressed)
+    monkeypatch.setattr(features, "fitting_contrasts", pressed)
     contrast(8).write(tmp_path / "boxes.jsonl")
     code, out, err = run("decompose", tmp_path / "boxes.jsonl", "--save", tmp_path / "run")
     assert (code, out) == (130, "")
@@ -373,8 +373,8 @@ def test_command_line__a_thousand_random_combinations_give_no_traceback(run, tmp
     monkeypatch.setattr(places, "hub_answers", lambda: False)
     monkeypatch.setattr(cli, "app", get_command(app))  # made once, which takes longer than a call
     monkeypatch.setattr(qkprism, "load", stop)
-    monkeypatch.setattr("qkprism.explorer.serving.serve", stop)
-    monkeypatch.setattr(inputs.TextOptions, "fit", stop)
+    monkeypatch.setattr("qkprism.explorer.app.serve", stop)
+    monkeypatch.setattr(features, "fitting_contrasts", stop)
     monkeypatch.setattr(qkprism.toy, "study", stop)
     monkeypatch.setattr(cli.contrasts, "_tokenizer", stop)
     rng, codes = random.Random(1), []

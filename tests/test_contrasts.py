@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from qkprism.contrasts import Contrast, Example, Span, Text, Written
-from qkprism.contrasts import examples as examples_module
+from qkprism.contrasts import contrast as contrast_module
 from qkprism.errors import QKPrismError
 
 BOXES = "The hat is in Box [-O], the jam is in Box [+Z]. The jam is in [?Box]"
@@ -570,7 +570,7 @@ def test_read__a_large_file_is_read_again_when_examples_are_asked_for(tmp_path, 
     ]
     path.write_text("\n".join(["\ufeff" + '{"contrast": "mine"}', "", *lines]), encoding="utf-8")
     small = Contrast.read(path)
-    monkeypatch.setattr(examples_module, "LARGE", 0)
+    monkeypatch.setattr(contrast_module, "LARGE", 0)
     large = Contrast.read(path)
     assert isinstance(large.examples, Written)
     assert tuple(large) == tuple(small)

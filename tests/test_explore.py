@@ -19,9 +19,9 @@ from qkprism.explorer.answers import MEANINGS
 from qkprism.explorer.app import LARGEST, explorer_app
 from qkprism.explorer.assets import IMPORT, asset, asset_names, one_script
 from qkprism.explorer.desk import LONGEST, Desk
+from qkprism.explorer.jobs import Worker
 from qkprism.explorer.mail import KeptAnswer, mailed_page
 from qkprism.explorer.opening import OpenRun, opened
-from qkprism.explorer.worker import Worker
 from qkprism.figures.explanation import COLORS
 from qkprism.progress import bar, listening
 from test_atlas import WORDS, explained

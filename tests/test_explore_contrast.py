@@ -14,9 +14,8 @@ from qkprism.catalogue import written_beside
 from qkprism.explorer.app import explorer_app
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
-from qkprism.explorer.errands import Errand
-from qkprism.explorer.places import place_below
-from qkprism.explorer.worker import Worker
+from qkprism.explorer.jobs import Errand, Worker
+from qkprism.explorer.trial import place_below
 from qkprism.progress import bar
 from test_atlas import explained
 from test_explore import PORT, SECRET
@@ -93,14 +92,14 @@ def test_jobs__stop_at_their_next_step_and_before_they_begin() -> None:
                     job.cancel()
         return "whole"
 
-    stopped, never = Errand("x"), Errand("y")
-    stopped.run(work)
+    stopped, never = Errand("x", work), Errand("y", work)
+    stopped.run()
     assert (stopped.state, stopped.step, stopped.result) == ("cancelled", ("steps", 4, 10), None)
     never.cancel()
-    never.run(work)
+    never.run()
     assert (never.state, never.step) == ("cancelled", None)
-    wrong = Errand("z")
-    wrong.run(lambda _: 1 / 0)
+    wrong = Errand("z", lambda _: 1 / 0)
+    wrong.run()
     assert wrong.state == "failed"
     assert "ZeroDivisionError" in str(wrong.failure)
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from qkprism.contrasts.checks import check
 from qkprism.contrasts.drawing import Writer, rolls
-from qkprism.contrasts.sandbox import ITEM_LIMIT, NUMBER_LIMIT, STEP_LIMIT, TEXT_LIMIT, Fault, Mark, Sandbox
+from qkprism.contrasts.sandbox import STEP_LIMIT, Sandbox
 from qkprism.contrasts.templates import parse_template, read_template
+from qkprism.contrasts.values import ITEM_LIMIT, NUMBER_LIMIT, TEXT_LIMIT, Fault, Mark
 from qkprism.errors import QKPrismError
 
 VALUES = {"words": ["hat", "jam", "pen"], "table": {"a": 1}, "mark": lambda word: Mark(word, "+")}

@@ -13,9 +13,9 @@ from qkprism.contrasts import Contrast, Example
 from qkprism.contrasts.balance import balance
 from qkprism.contrasts.checks import check
 from qkprism.contrasts.drawing import Writer, joined, rolls
-from qkprism.contrasts.sandbox import Mark
 from qkprism.contrasts.sources import is_template, resolve
 from qkprism.contrasts.templates import parse_template, read_template
+from qkprism.contrasts.values import Mark
 from qkprism.errors import QKPrismError
 from tokenizers_for_tests import byte_level
 

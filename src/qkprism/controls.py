@@ -18,17 +18,17 @@ Strength = Literal["strong", "fair", "weak"]
 
 @dataclass(frozen=True)
 class Control:
-    """One row: how a control is called, what it is worth, and how it is drawn; nothing is optional."""
+    """One row: how a control is called, what it is worth, and how it is drawn."""
 
     name: ControlName
     title: str
     meaning: str
-    shared: bool  # by all features: it belongs to none
-    drawn: bool  # at random, several times
-    strength: Strength | None  # of a rival; the feature and the ends are none
     mark: str  # the symbol of a mark, or the dash of a line where it is shared
-    color: str  # of marks and lines: darker, the harder a rival is to beat
-    shade: str  # of bars
+    color: str = "#1A1A1A"  # of marks and lines: darker, the harder a rival is to beat
+    shade: str = "#1A1A1A"  # of bars
+    strength: Strength | None = None  # of a rival; the feature and the ends are none
+    shared: bool = False  # by all features: it belongs to none
+    drawn: bool = False  # at random, several times
 
     @property
     def is_rival(self) -> bool:
@@ -46,18 +46,12 @@ CONTROLS = (
         "feature",
         title="feature",
         meaning="the edit in the feature's own subspace",
-        shared=False,
-        drawn=False,
-        strength=None,
         mark="circle",
-        color="#1A1A1A",
-        shade="#1A1A1A",
     ),
     Control(
         "permuted",
         title="permuted labels",
         meaning="the same pipeline on sides dealt at random; conditional: on twins compared where they agree",
-        shared=False,
         drawn=True,
         strength="strong",
         mark="diamond-open",
@@ -68,7 +62,6 @@ CONTROLS = (
         "keys",
         title="key draws",
         meaning="subspaces drawn from the covariance of the keys",
-        shared=False,
         drawn=True,
         strength="fair",
         mark="triangle-up-open",
@@ -79,7 +72,6 @@ CONTROLS = (
         "gaussian",
         title="Gaussian draws",
         meaning="Gaussian subspaces, the paper's control: most directions of the key space are hardly used",
-        shared=False,
         drawn=True,
         strength="weak",
         mark="x-thin-open",
@@ -90,8 +82,6 @@ CONTROLS = (
         "pca",
         title="key PCA",
         meaning="the leading principal directions of the keys",
-        shared=False,
-        drawn=False,
         strength="strong",
         mark="square-open",
         color="#404040",
@@ -102,22 +92,14 @@ CONTROLS = (
         title="no edit",
         meaning="the text as it is",
         shared=True,
-        drawn=False,
-        strength=None,
         mark="dot",
-        color="#1A1A1A",
-        shade="#1A1A1A",
     ),
     Control(
         "full",
         title="whole key",
         meaning="everything is moved",
         shared=True,
-        drawn=False,
-        strength=None,
         mark="dash",
-        color="#1A1A1A",
-        shade="#1A1A1A",
     ),
 )
 BY_NAME: Mapping[str, Control] = MappingProxyType({control.name: control for control in CONTROLS})

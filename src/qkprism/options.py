@@ -73,16 +73,13 @@ def checked_seed(value: Any) -> int:
 
 def checked_rank(value: Any) -> Rank:
     """A rank: a number or the name of a rule."""
-    if isinstance(value, str):
-        return choice(value, RULES, "a rule for the rank") if value in RULES else _no_rank(value)
+    if isinstance(value, str) and value in RULES:
+        return choice(value, RULES, "a rule for the rank")
     try:
         return whole_number(value, "rank")
     except QKPrismError:
-        return _no_rank(value)
-
-
-def _no_rank(value: Any) -> Rank:
-    raise QKPrismError(f"{show(value)} is not a rule for the rank. Use a whole number, 0 or more, or {either(RULES)}.")
+        told = f"{show(value)} is not a rule for the rank. Use a whole number, 0 or more, or {either(RULES)}."
+        raise QKPrismError(told) from None
 
 
 def finite(value: Any, name: str) -> float:

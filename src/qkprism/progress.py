@@ -123,7 +123,11 @@ class _Line:
             return
         self.told = now
         text = progress_line(self.done, self.total, self.unit, now - self.started, self.part)
-        print(f"\r\x1b[K{text[: _width()]}" if live else text, end="" if live else "\n", file=sys.stderr, flush=True)
+        if live:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         if self.told is not None and sys.stderr.isatty():
@@ -151,10 +155,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _width() -> int:
-    return shutil.get_terminal_size().columns - 1
 
 
 def is_coloured() -> bool:

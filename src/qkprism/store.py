@@ -228,9 +228,8 @@ class Parts:
         """
         place, stamp = self.folder / name, self.folder / f"{name}.job"
         digest = job_digest({**self.job, **(more or {})})
-
         kept = None
-        if stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == digest:
+        if _is_stamped(stamp, digest):
             with suppress(QKPrismError):  # a part that was deleted or damaged is computed again
                 kept = load(place)
         if not of_first(lambda: kept is not None):
@@ -290,8 +289,7 @@ def load_part(
     more: Mapping[str, Any] | None = None,
 ) -> SavedPart:
     """A finished part of a study, if it is of this job."""
-    stamp = folder / f"{name}.job"
-    if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != job_digest({**job, **(more or {})}):
+    if not _is_stamped(folder / f"{name}.job", job_digest({**job, **(more or {})})):
         raise QKPrismError(
             f"The study in {folder} is not finished: it has no {name} of this job. Start it there again."
         )
@@ -301,6 +299,10 @@ def load_part(
         raise QKPrismError(
             f"{error} Start the study in {folder} again: what can be read is not computed again."
         ) from error
+
+
+def _is_stamped(stamp: Path, digest: str) -> bool:
+    return stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == digest
 
 
 def check_study(folder: Path, kind: str) -> None:

@@ -15,8 +15,6 @@ from qkprism.cli import (  # noqa: F401  (they add their commands to the app, in
     contrasts,
     demo,
     doctor,
-    explorer,
-    export,
     features,
     reports,
     runs,

@@ -198,4 +198,5 @@ RunArgument = Annotated[Path, typer.Argument(help="A run folder of features.", s
 HeadsOption = Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")]
 TokenOption = Annotated[str, typer.Option(help=f"Which token of a span: {either(TOKENS)}.")]
 ChatOption = Annotated[bool, typer.Option("--chat", help="Put texts into the model's chat template.")]
+SaveOption = Annotated[Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")]
 BatchOption = Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)]

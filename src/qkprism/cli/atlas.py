@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkprism.cli.app import JsonOption, app
-from qkprism.cli.inputs import Loading, check_text, heads_named, place_for
+from qkprism.cli.app import JsonOption, SaveOption, app
+from qkprism.cli.inputs import Loading, check_folders, check_text, check_there, checkpoint_of, heads_named, place_for
 from qkprism.cli.printing import print_item, print_json, print_sentences, print_table
 from qkprism.cli.reports import write_page
 from qkprism.cli.settings import SETTINGS
@@ -42,15 +41,12 @@ def atlas(
     merge: Annotated[
         list[Path] | None, typer.Option(help="Instead: add up atlases of one model, two or more; give --save.")
     ] = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
-    ] = None,
+    save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Survey every head on plain text: where it looks, what decides, and what can be explained."""
-    if missing := [place for place in texts or () if not place.exists()]:
-        raise QKPrismError(f"{missing[0]} does not exist.")
-    _check_folders([*(features or ()), *(merge or ())])
+    check_there(texts or ())
+    check_folders([*(features or ()), *(merge or ())])
     checked_seed(seed)
     if merge and (texts or features or save is None or len(merge) < 2):
         raise QKPrismError(
@@ -80,15 +76,11 @@ def _surveyed(loading: Loading, save: Path | None, texts: list[Path] | None, **o
     from qkprism.runs import remove_run
 
     loaded = loading.load()
-    if save is None:
-        found = qk.survey(loaded, texts or None, **options)
-        place = cached_atlas(loaded)
-        found.save(place)
-        return found
-    checkpoint = save.with_name(f".{save.name}.checkpoint")
+    checkpoint = checkpoint_of(save)
     found = qk.survey(loaded, texts or None, **options, checkpoint=checkpoint)
-    found.save(save)
-    remove_run(checkpoint)
+    found.save(save or cached_atlas(loaded))
+    if checkpoint is not None:
+        remove_run(checkpoint)
     return found
 
 
@@ -124,7 +116,7 @@ def explain(
     check_text(text)
     if save is not None and save.is_dir():
         raise QKPrismError(f"{save} is a folder. Give a file for the page, such as {save / 'why.html'}.")
-    _check_folders([*(features or ()), *([atlas] if atlas else ())])
+    check_folders([*(features or ()), *([atlas] if atlas else ())])
     import qkprism as qk
 
     options: dict[str, Any] = {"query": _token(query), "key": _token(key), "head": heads, "atlas": atlas, "top": top}
@@ -151,12 +143,6 @@ def _print_rebuilt(found: Explanation) -> None:
     columns += ["tried"] if any(frame["tried"]) else []
     typer.echo("")
     print_table(frame, columns, "Rows rebuilt from what has a name alone (total variation: 0 is exact)")
-
-
-def _check_folders(places: Iterable[Path]) -> None:
-    for place in places:
-        if not place.is_dir():
-            raise QKPrismError(f"{place} is not a run folder. `qkprism runs` lists those there are.")
 
 
 def _token(name: str | None) -> int | str | None:

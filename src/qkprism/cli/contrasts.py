@@ -121,7 +121,7 @@ def draw(
     model: ModelsTokens = "none",
 ) -> None:
     """Write the examples of a template as JSON lines."""
-    from qkprism.contrasts.examples import json_lines
+    from qkprism.contrasts.contrast import json_lines
     from qkprism.contrasts.sources import resolve
 
     resolve(contrast, part.value, limit=1, seed=seed)  # a broken template is told before a tokenizer is loaded

@@ -17,22 +17,26 @@ from qkprism.cli.app import (
     JsonOption,
     LimitOption,
     RunArgument,
+    SaveOption,
     TokenOption,
     app,
 )
 from qkprism.cli.inputs import (
     Loading,
-    TextOptions,
     check_run,
     check_sources,
     check_text,
+    checkpoint_of,
+    fitting_contrasts,
     heads_named,
+    like,
     place_for,
     source_named,
 )
 from qkprism.cli.printing import print_json, print_sentences, print_table
 from qkprism.cli.reports import keep_and_write, write_page
 from qkprism.cli.settings import SETTINGS
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.files import check_figure_name
 from qkprism.options import (
@@ -70,13 +74,13 @@ def heads(
 ) -> None:
     """Score every head by how it attends to the positive keys of a contrast."""
     choice(by, HEAD_MEASURES, "a measure of heads")
-    texts = TextOptions(token, chat or None)
+    encoding = Encoding(token, chat)  # type: ignore[arg-type]
     contrast = source_named(contrast)
     check_sources([contrast], "search")
     import qkprism as qk
 
-    found = texts.fit([contrast], "search", loading.name, limit)[0]
-    encoding = texts.encoding(found.chat)
+    found = fitting_contrasts(encoding, [contrast], "search", loading.name, limit)[0]
+    encoding = like(encoding, found.chat)
     scores = qk.find_heads(loading.load(), found.contrast, by=by, encoding=encoding, batch_size=batch_size)
     frame = scores.to_frame().head(top)
     if as_json:
@@ -118,15 +122,13 @@ def decompose(
         typer.Option(help="What is taken off: the mean query, or nothing; a template says which it wants."),
     ] = None,
     limit: LimitOption = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
-    ] = None,
+    save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the query-key features of contrasts: ranks, evidence, logit gaps."""
     if chosen is not None and top:
         raise QKPrismError("Give --heads or --top, not both.")
-    texts = TextOptions(token, chat or None)
+    encoding = Encoding(token, chat)  # type: ignore[arg-type]
     picked: Any = heads_named(chosen)
     options: dict[str, Any] = {"seed": checked_seed(seed)}
     cut = _rank(rank)
@@ -138,12 +140,12 @@ def decompose(
     import qkprism as qk
     from qkprism.runs import remove_run
 
-    found = texts.fit(contrasts, "contrast", loading.name, limit)
-    frame = rope or _shared(contrasts, [one.frame for one in found], "frame", "--rope")
+    found = fitting_contrasts(encoding, contrasts, "contrast", loading.name, limit)
+    frame: Any = rope or _shared(contrasts, [one.frame for one in found], "frame", "--rope")
     wanted = [None if preset else one.center or "query" for one in found]  # the paper has its own
     taken_off = center or _shared(contrasts, wanted, "centre", "--center")
-    template = texts.chat or _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
-    arguments: dict[str, Any] = {"encoding": texts.encoding(template, frame), "batch_size": batch_size}
+    template = None if chat else _shared(contrasts, [one.chat for one in found], "chat template", "--chat")
+    arguments: dict[str, Any] = {"encoding": like(encoding, template, frame), "batch_size": batch_size}
     loaded = loading.load()
     with part(1, 2, "heads"):
         scores = qk.find_heads(loaded, found[0].contrast, **arguments) if top else None
@@ -156,7 +158,7 @@ def decompose(
     report = None
     if save is not None and kept is not None:
         features.save(save)
-        seen = texts.fit(contrasts[:1], "test", loading.name, SHOWN)[0].contrast
+        seen = fitting_contrasts(encoding, contrasts[:1], "test", loading.name, SHOWN)[0].contrast
         report = keep_and_write(loaded, save, texts=seen, scores=scores)
         remove_run(kept)
     _show(features, as_json)
@@ -188,9 +190,7 @@ def intervene(
     seed: Annotated[int, typer.Option(help="Of random targets and controls.")] = 0,
     batch_size: BatchOption = None,
     limit: LimitOption = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")
-    ] = None,
+    save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Swap two keys in the subspaces of features and see what moves, beside all controls."""
@@ -205,7 +205,7 @@ def intervene(
     from qkprism.runs import remove_run
 
     features = qk.Features.load(run)
-    examples = TextOptions.like(features).fit([contrast], "test", loading.name, limit)[0].contrast
+    examples = fitting_contrasts(features.encoding, [contrast], "test", loading.name, limit)[0].contrast
     kept = checkpoint_of(save)
     effects = qk.intervene(
         loading.load(),
@@ -278,11 +278,6 @@ def attribute(
         )
     if save is not None:
         typer.echo(f"Figure: {save_figure(why.plot(), save).resolve()}", err=as_json)
-
-
-def checkpoint_of(save: Path | None) -> Path | None:
-    """Where a run that is not finished is kept: beside its folder."""
-    return save.with_name(f".{save.name}.checkpoint") if save else None
 
 
 def _show(features: Any, as_json: bool) -> None:

@@ -2,61 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
-from qkprism.options import TOKENS, check_one_place, checked_dtype, choice
+from qkprism.options import Frame, check_one_place, checked_dtype
 from qkprism.progress import say
 
 if TYPE_CHECKING:  # a command imports what it needs, so that help is quick
     from qkprism.contrasts.sources import Resolved, TaskPart
-    from qkprism.encoding import Encoding
     from qkprism.heads import Head
     from qkprism.models.model import Model
-    from qkprism.results.features import Features
 
 
-@dataclass(frozen=True)
-class TextOptions:
-    """How texts become tokens, as the options of a command say it: for checking, searching and decomposing."""
+def like(encoding: Encoding, chat: Any, rope: Frame | None = None) -> Encoding:
+    """An encoding with the chat template and frame that a template of prompts wants, where the user says nothing."""
+    return replace(encoding, chat=chat if encoding.chat is None else encoding.chat, rope=rope or encoding.rope)
 
-    token: str = "last"
-    chat: Any = None
-    max_length: int | None = None
 
-    def __post_init__(self) -> None:
-        choice(self.token, TOKENS, "a choice of a span's tokens")
+def fitting_contrasts(
+    encoding: Encoding, names: Sequence[str], part: TaskPart, model: str, limit: int | None
+) -> list[Resolved]:
+    """The contrasts of these names, whose marks are known to fit the model's tokens before the model is loaded."""
+    from qkprism.contrasts.sources import resolve
+    from qkprism.models.encoding import Encoder
+    from qkprism.models.loading import load_tokenizer
 
-    @classmethod
-    def like(cls, features: Features) -> TextOptions:
-        """As the texts of some features were encoded."""
-        return cls(features.encoding.token, features.encoding.chat, features.encoding.max_length)
-
-    def encoding(self, chat: Any = None, rope: Any = "post") -> Encoding:
-        """With the chat template and the frame that a template of prompts wants, where the user says nothing."""
-        from qkprism.encoding import Encoding
-
-        token: Any = self.token
-        return Encoding(token, chat if self.chat is None else self.chat, self.max_length, rope)
-
-    def fit(self, names: Sequence[str], part: TaskPart, model: str, limit: int | None) -> list[Resolved]:
-        """The contrasts of these names, whose marks are known to fit the model's tokens before the model is loaded."""
-        from qkprism.contrasts.sources import resolve
-        from qkprism.models.encoding import Encoder
-        from qkprism.models.loading import load_tokenizer
-
-        tokenizer, causal = load_tokenizer(model)
-        found = [resolve(name, part, tokenizer=tokenizer, limit=limit) for name in names]
-        for note in (note for one in found for note in one.notes):
-            say(f"Note: {note}")
-        if tokenizer is not None and causal:
-            for one in found:
-                for _ in Encoder.of(tokenizer, self.encoding(one.chat)).encode(enumerate(one.contrast)):
-                    pass  # each is checked, and none is kept
-        return found
+    tokenizer, causal = load_tokenizer(model)
+    found = [resolve(name, part, tokenizer=tokenizer, limit=limit) for name in names]
+    for note in (note for one in found for note in one.notes):
+        say(f"Note: {note}")
+    if tokenizer is not None and causal:
+        for one in found:
+            for _ in Encoder.of(tokenizer, like(encoding, one.chat)).encode(enumerate(one.contrast)):
+                pass  # each is checked, and none is kept
+    return found
 
 
 @dataclass(frozen=True)
@@ -128,6 +111,24 @@ def place_for(folder: Path | None, kind: str) -> Path | None:
     from qkprism.runs import check_place
 
     return None if folder is None else check_place(folder.resolve(), kind)
+
+
+def checkpoint_of(save: Path | None) -> Path | None:
+    """Where a run that is not finished is kept: beside its folder."""
+    return save.with_name(f".{save.name}.checkpoint") if save else None
+
+
+def check_there(places: Iterable[Path]) -> None:
+    """Refuse what does not exist."""
+    if missing := [place for place in places if not place.exists()]:
+        raise QKPrismError(f"{missing[0]} does not exist.")
+
+
+def check_folders(places: Iterable[Path]) -> None:
+    """Refuse what is no run folder."""
+    for place in places:
+        if not place.is_dir():
+            raise QKPrismError(f"{place} is not a run folder. `qkprism runs` lists those there are.")
 
 
 def check_run(folder: Path, kind: str) -> None:

@@ -11,7 +11,7 @@ import shutil
 import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import typer
@@ -109,11 +109,7 @@ def _that_fit(columns: Sequence[_Column], width: int) -> list[_Column]:
     fixed = sum(each.width for each in shown if not each.folds) + len(_GAP) * (len(shown) - 1)
     folding = sum(each.folds for each in shown)
     room = max(_LEAST, (width - fixed) // folding) if folding else 0
-    return [_narrowed(each, room) if each.folds else each for each in shown]
-
-
-def _narrowed(column: _Column, room: int) -> _Column:
-    return _Column(column.name, column.cells, min(column.width, room), column.right, folds=True)
+    return [replace(each, width=min(each.width, room)) if each.folds else each for each in shown]
 
 
 def _header(columns: Sequence[_Column]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The command that writes a run as one page; and what other commands do when they save a run."""
+"""Commands that show runs: report, explore, export; and what other commands do when they save a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qkprism.cli.app import app
-from qkprism.cli.inputs import Loading
-from qkprism.errors import QKPrismError
+from qkprism.cli.inputs import Loading, check_folders, check_there
+from qkprism.cli.settings import SETTINGS
 from qkprism.ranks import of_first, wait
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def report(
     ] = None,
 ) -> None:
     """Write runs as one page with its data inside: the explorer, to be mailed and opened without a server."""
-    for place in runs:
-        if not place.is_dir():
-            raise QKPrismError(f"{place} is not a run folder.")
+    check_folders(runs)
     if loading.model is not None:
         from qkprism.explorer.keep import keep
 
@@ -50,6 +48,50 @@ def report(
         for place in runs:
             keep(loaded, place)
     typer.echo(f"Page: {write_page(*runs, to=output or runs[0] / PAGE)}")
+
+
+@app.command(epilog="Examples:  qkprism explore   qkprism explore runs/shelf --model smollm2")
+def explore(
+    loading: Loading,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Run folders: features and the shelf name parts; studies and the toy are shown.", show_default=False
+        ),
+    ] = None,
+    atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
+    port: Annotated[int, typer.Option(help="Of this computer; a free one if not given.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Look and click: any prompt, the heads that attend from any token, and why."""
+    check_folders([*(runs or ()), *([atlas] if atlas else ())])
+    from qkprism.explorer.app import serve
+    from qkprism.explorer.desk import Desk
+    from qkprism.explorer.opening import open_runs
+
+    serve(Desk(loading.load, atlas, open_runs(runs or ()), loads_as=loading.name), port=port, browser=browser)
+
+
+@app.command(epilog="Example:  qkprism export runs/boxes --headvis data")
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder of features, whose heads are written.", show_default=False)],
+    headvis: Annotated[Path, typer.Option(help="A new folder: what HeadVis reads as data/.", show_default=False)],
+    loading: Loading,
+    texts: Annotated[
+        list[Path] | None, typer.Option(help="Text files or folders; else the model writes its own.")
+    ] = None,
+    windows: Annotated[int, typer.Option(help="Pieces of text to read.", min=10)] = 200,
+    length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 128,
+) -> None:
+    """Write the heads of a run in the data format of HeadVis, to see them there."""
+    check_there([run, *(texts or ())])
+    from qkprism.atlas.headvis import export_headvis
+    from qkprism.results.features import Features
+
+    SETTINGS.hold(headvis)
+    found = Features.load(run)
+    place = export_headvis(loading.load(), headvis, found, texts=texts or None, windows=windows, length=length)
+    typer.echo(f"HeadVis data: {place.resolve()} ({len(found.heads)} heads)")
 
 
 def write_page(*runs: Path, to: Path | None = None) -> Path:
@@ -85,6 +127,6 @@ def keep_and_write(
 
 def _holds(place: Path, texts: Contrast) -> bool:
     """Whether a file is what would be written: by a process that was killed before it noted that."""
-    from qkprism.contrasts.examples import json_lines
+    from qkprism.contrasts.contrast import json_lines
 
     return place.read_bytes() == "".join(f"{line}\n" for line in json_lines(texts)).encode()

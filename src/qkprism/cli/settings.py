@@ -16,10 +16,8 @@ from qkprism.locks import locked
 
 @dataclass
 class Settings:
-    """`quiet`: results alone. `verbose`: also what other libraries say. `wide`: all columns of tables."""
+    """`wide`: all columns of tables. `held`: the folders that only this process writes until the command ends."""
 
-    quiet: bool = False
-    verbose: bool = False
     wide: bool = False
     held: ExitStack = field(default_factory=ExitStack)
 
@@ -29,10 +27,10 @@ class Settings:
             self.held.enter_context(locked(folder))
 
     def choose(self, quiet: bool = False, verbose: bool = False, wide: bool = False) -> None:
-        """Take the options of a command."""
+        """Take the options of a command: results alone, or also what other libraries say, and all columns."""
         if quiet and verbose:
             raise QKPrismError("Give --quiet or --verbose, not both.")
-        self.quiet, self.verbose, self.wide = quiet, verbose, wide
+        self.wide = wide
         progress.speak(quiet=quiet, verbose=verbose)
         if quiet:
             warnings.simplefilter("ignore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +14,13 @@ from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_item, print_json, print_table
 from qkprism.cli.reports import keep_and_write
 from qkprism.cli.settings import SETTINGS
-from qkprism.cli.why import why_example
 from qkprism.errors import QKPrismError
 from qkprism.options import checked_seed
 
 if TYPE_CHECKING:
     from qkprism.models.model import Model
+    from qkprism.results.features import Features
+    from qkprism.studies.presets import StudyPreset
 
 PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
 StudyModelOption = Annotated[
@@ -61,11 +63,11 @@ def binding(
 
     if umap:
         require_umap()
-    chosen = _Chosen.of(preset, phrasing, size)
+    chosen = _preset(preset, phrasing, size)
     check_options(save, schema, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "entities": numbers}
     SETTINGS.hold(save)
-    loaded = chosen.load(loading)
+    loaded = _load(loading, chosen)
     study = study_binding(loaded, save, n_pairs=pairs, schema=schema, batch_size=batch_size, **options)
     figures = {name: draw() for name, draw in drawings(study, umap=umap).items()}
     frame = study.summary()
@@ -79,7 +81,7 @@ def binding(
     details = [*study.notes, *study.outcome.verdict(), "Against prompts that really changed:", *judged.verdict()]
     features = [f"{name}_{what}" for name in ("order", "lexical") for what in ("rank", "gap", "shift")]
     shown = frame[["head", "works_by", "accuracy", "accuracy_all", *features, "both_shift"]]
-    why = why_example(loaded, study.about.example, study.about.answer, study.features)
+    why = _why(loaded, study.about.example, study.about.answer, study.features)
     words = [*(finding.sentence for finding in told(study)), *why]
     _show_study(_Shown(shown, title, words, details, found), save, figures, loaded, as_json)
 
@@ -132,42 +134,35 @@ def filter_heads(
     from qkprism.studies.filter import check_options
     from qkprism.studies.filter_claims import comparison, told
 
-    chosen = _Chosen.of(preset, phrasing, size)
+    chosen = _preset(preset, phrasing, size)
     check_options(save, chosen.phrasing, chosen.size)
     options: dict[str, Any] = {"phrasing": chosen.phrasing, "size": chosen.size, "seed": seed, "batch_size": batch_size}
     SETTINGS.hold(save)
-    loaded = chosen.load(loading)
+    loaded = _load(loading, chosen)
     study = study_filter(loaded, save, **options)
     figures = {name: draw() for name, draw in filter_drawings(study).items()}
     frame, claims = study.summary(), [claim._asdict() for claim in comparison(study)]
     found = {"heads": frame.to_dict("records"), "comparison": claims, "notes": study.notes}
     shown = frame[[name for name in frame.columns if not name.endswith(("silhouette", "_rank"))]]
     title = f"Categories in {study.model}: {chosen.phrasing}, {chosen.size}"
-    why = why_example(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features)
+    why = _why(loaded, study.about.example, study.about.answer[0], study.scopes["five"].features)
     words = [*(finding.sentence for finding in told(study)), *why]
     _show_study(_Shown(shown, title, words, list(study.notes), found), save, figures, loaded, as_json)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """A preset, and what was asked for instead."""
+def _preset(name: str, phrasing: str | None, size: str | None) -> StudyPreset:
+    """A preset, with what was asked for instead."""
+    from qkprism.studies.presets import preset_named
 
-    preset: Any
-    phrasing: str
-    size: str
+    preset = preset_named(name)
+    return replace(preset, phrasing=phrasing or preset.phrasing, size=size or preset.size)
 
-    @classmethod
-    def of(cls, name: str, phrasing: str | None, size: str | None) -> _Chosen:
-        from qkprism.studies.presets import preset_named
 
-        preset = preset_named(name)
-        return cls(preset, phrasing or preset.phrasing, size or preset.size)
-
-    def load(self, loading: Loading) -> Any:
-        """The model; for one that was named the preset says nothing but how to ask it."""
-        if loading.model is None:
-            loading = replace(loading, model=self.preset.model, dtype=loading.dtype or self.preset.dtype)
-        return loading.load()
+def _load(loading: Loading, preset: StudyPreset) -> Model:
+    """The model; for one that was named the preset says nothing but how to ask it."""
+    if loading.model is None:
+        loading = replace(loading, model=preset.model, dtype=loading.dtype or preset.dtype)
+    return loading.load()
 
 
 @dataclass(frozen=True)
@@ -200,6 +195,23 @@ def _show_study(shown: _Shown, save: Path, figures: Any, model: Model, as_json: 
         typer.echo(f"{len(shown.details)} sentences more with --wide: notes, and every edit beside its controls.")
     typer.echo(written)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
+
+
+def _why(model: Model, text: str, key: str, features: Features) -> list[str]:
+    """Why the study's heads attend to the answer in its first test prompt; where that cannot be told, why not."""
+    from qkprism.atlas.explain import explain
+    from qkprism.contrasts import Span, Text
+
+    if features.encoding.chat is not None:
+        return ["Prompts of a chat are not explained one by one: use a phrasing without a chat template."]
+    place = re.search(rf"\b{re.escape(key)}\b", text)
+    assert place is not None
+    marked = Text(text, None, (Span(*place.span()),))
+    try:
+        found = explain(model, marked, head=list(features.heads), features=features, top=4)
+    except QKPrismError as error:
+        return [f"The example prompt is not explained: {error}"]
+    return ["Why, in that prompt:", *(edge.sentence for edge in found)]
 
 
 def _numbers(text: str | None) -> list[int] | None:

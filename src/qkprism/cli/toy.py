@@ -74,8 +74,8 @@ def toy(
     if not is_first():  # its heads are small: one process trains them, on all cores
         return
     with by_itself():
-        found = qk.toy.study(save, **options, progress=_told_training, say=_told)
-        _told("figures")
+        found = qk.toy.study(save, **options, progress=_say_training, say=say)
+        say("figures")
         written = save_figures({name: draw() for name, draw in toy_drawings(found).items()}, save / "figures")
         report = write_page(save)
     summary = found.summary()
@@ -88,9 +88,5 @@ def toy(
     typer.echo(f"{written}\nReport: {report}")
 
 
-def _told(what: str) -> None:
-    say(what)
-
-
-def _told_training(step: int, left: int) -> None:
-    _told(f"step {step:,}: {left} heads in training")
+def _say_training(step: int, left: int) -> None:
+    say(f"step {step:,}: {left} heads in training")

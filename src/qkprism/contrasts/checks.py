@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkprism.contrasts.balance import Balance, Offsets, balance, words_of
+from qkprism.contrasts.contrast import Contrast
 from qkprism.contrasts.drawing import TemplateError
-from qkprism.contrasts.examples import Contrast, Example
+from qkprism.contrasts.examples import Example
 from qkprism.contrasts.fitting import Tokenizer
+from qkprism.contrasts.lines import Mistake
 from qkprism.contrasts.markup import Span, Text
 from qkprism.contrasts.sources import is_template
 from qkprism.contrasts.tasks import Task, task
-from qkprism.contrasts.templates import Mistake, Template, open_template, parse_template
+from qkprism.contrasts.templates import Template, open_template, parse_template
 from qkprism.errors import QKPrismError
 
 _FEW = 8

@@ -12,17 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
+from qkprism.contrasts.lines import Mistake
 from qkprism.contrasts.markup import Span, Text
-from qkprism.contrasts.rounds import balanced, balanced_pairs, pair_at
-from qkprism.contrasts.sandbox import ITEM_LIMIT, Compiled, Fault, Mark
-from qkprism.contrasts.templates import ORDER, Mistake, Template
+from qkprism.contrasts.sandbox import Compiled
+from qkprism.contrasts.templates import ORDER, Template
+from qkprism.contrasts.values import ITEM_LIMIT, Fault, Mark
 from qkprism.errors import QKPrismError
 
 Values = Mapping[str, Any]
+Value = TypeVar("Value")
 _TRIES = 50
 
 
@@ -212,6 +214,39 @@ def _words(value: Any) -> Iterator[Any]:
             yield from _words(one)
     elif isinstance(value, str):
         yield value
+
+
+# Draws in which every value comes equally often, so that no factor of a prompt leans to one value
+
+
+def balanced(values: Sequence[Value], count: int, rng: Random) -> list[Value]:
+    """`count` values in random order; how often two of them come differs by at most 1."""
+    return [first for first, _ in balanced_pairs(values, count, rng)]
+
+
+def balanced_pairs(values: Sequence[Value], count: int, rng: Random) -> list[tuple[Value, Value]]:
+    """`count` pairs of two different values, each value equally often first and equally often second.
+
+    In a round every value comes once on each side: a shuffled row beside itself, turned by a random step.
+    """
+    return list(islice(_rounds(values, rng), count))
+
+
+def pair_at(values: Sequence[Value], number: int, seed: str) -> tuple[Value, Value]:
+    """The pair of a number, counted from 0, as `balanced_pairs` has them: without those before it."""
+    rounds, place = divmod(number, len(values))
+    return _round(values, Random(f"{seed} {rounds}"))[place]
+
+
+def _rounds(values: Sequence[Value], rng: Random) -> Iterator[tuple[Value, Value]]:
+    while True:
+        yield from _round(values, rng)
+
+
+def _round(values: Sequence[Value], rng: Random) -> list[tuple[Value, Value]]:
+    row = rng.sample(values, len(values))
+    step = rng.randrange(1, len(row)) if len(row) > 1 else 0
+    return list(zip(row, row[step:] + row[:step], strict=True))
 
 
 # What can be called in a template

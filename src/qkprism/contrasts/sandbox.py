@@ -6,22 +6,19 @@ step, and steps, seconds, output and the size of every value are bounded, so tha
     sandbox = Sandbox()
     greeting = sandbox.text("{% for name in names %}{{ name }}, {% endfor %}hello")
     list(sandbox.write(greeting, {"names": ["Ann", "Tom"]}))     # ['Ann', ', ', 'Tom', ', ', 'hello']
-
-What a template does wrong is a `Fault` with its line. A piece that is more than text is a `Mark`, which comes out as
-it is: whoever puts the pieces together knows where it stands, whatever the text contains.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import BuiltinMethodType, FunctionType, MethodType
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, UndefinedError, nodes
+from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
 from jinja2 import Template as Code
 from jinja2.compiler import CodeGenerator
 from jinja2.meta import find_undeclared_variables
@@ -31,17 +28,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
 from jinja2.visitor import NodeTransformer
 
-from qkprism.contrasts.markup import Labels
-from qkprism.errors import QKPrismError
+from qkprism.contrasts.values import FILTERS, ITEM_LIMIT, TEXT_LIMIT, Fault, Mark, defined, items, kind, number, size
 from qkprism.options import show
 
 SOURCE_LIMIT = 10_000  # characters of a template
 DEPTH_LIMIT = 100  # of its expressions, one inside another
 STEP_LIMIT = 2_000  # loops, calls and sums of one prompt
 SECONDS_LIMIT = 1.0  # of the processor, for one prompt: a busy machine is no fault of the template
-TEXT_LIMIT = 20_000  # characters of a prompt, and of any text on the way
-ITEM_LIMIT = 5_000  # of a list, with all lists in it
-NUMBER_LIMIT = 10**15
 ITEMS_A_STEP = 50  # going through a list costs more, the longer it is
 
 _NODES = (
@@ -75,24 +68,6 @@ _METHODS: dict[type, tuple[str, ...]] = {
 _SCOPES = ("_loop_vars", "_block_vars")  # what Jinja's own functions are told of a call
 _TESTS = ("defined", "undefined", "even", "odd", "divisibleby", "in", "none", "string", "number", "sequence")
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=", "eq", "ne", "lt", "le", "gt", "ge", "equalto")
-
-
-class Fault(QKPrismError):
-    """What is wrong in a template, and in which of its lines."""
-
-    def __init__(self, message: str, line: int = 1, word: str = "") -> None:
-        super().__init__(" ".join(message.split()) or "it cannot be read")
-        self.line, self.word = line, word
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A piece of a text with a sign: `+` a positive key, `-` a negative key, `?` the query."""
-
-    text: str
-    sign: str
-    labels: Labels = field(default_factory=dict)
-    target: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,8 +123,7 @@ class Sandbox:
             for _ in expression.code.root_render_func(context):
                 pass
             result = context.vars["result"]
-            if isinstance(result, Undefined):
-                _refuse_undefined(result)
+            defined(result)
             return result
 
     def write(self, template: Compiled, values: Mapping[str, Any]) -> Iterator[str | Mark]:
@@ -176,7 +150,7 @@ def _faults(code: Code | None) -> Iterator[None]:
 
 
 def _fault(error: Exception, code: Code | None) -> Fault:
-    line = error.line if isinstance(error, Fault) else 1
+    line, word = (error.line, error.word) if isinstance(error, Fault) else (1, "")
     if isinstance(error, TemplateSyntaxError):
         line = error.lineno
     step = None if code is None else error.__traceback__
@@ -185,7 +159,6 @@ def _fault(error: Exception, code: Code | None) -> Fault:
         if template is not None and template == code:
             line = template.get_corresponding_lineno(step.tb_lineno)
         step = step.tb_next
-    word = error.word if isinstance(error, Fault) else ""
     return Fault(_words(error), max(line, 1), word)
 
 
@@ -229,7 +202,7 @@ def _check_node(node: nodes.Node) -> None:
     if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
         raise Fault(f"the attribute {node.attr!r} is not allowed here", line, node.attr)
     if isinstance(node, nodes.Const) and isinstance(node.value, int | float):
-        _number(node.value)
+        number(node.value)
     if isinstance(node, nodes.Filter):
         _check_known(node.name, FILTERS, "filter", line)
     if isinstance(node, nodes.Test):
@@ -270,17 +243,11 @@ class _Guarded(NodeTransformer):
             operand.expr = _guard("_weighed", operand.expr)
         return node
 
-    def visit_List(self, node: nodes.List) -> nodes.Node:
+    def visit_List(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Node:
         self.generic_visit(node)
-        return _guard("_sized", node)
+        return node if isinstance(node, nodes.Tuple) and node.ctx != "load" else _guard("_sized", node)
 
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-        self.generic_visit(node)
-        return _guard("_sized", node)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        self.generic_visit(node)
-        return _guard("_sized", node) if node.ctx == "load" else node
+    visit_Dict = visit_Tuple = visit_List
 
     def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:
         self.generic_visit(node)
@@ -339,30 +306,28 @@ class _Cage(ImmutableSandboxedEnvironment):
 
     def _spent(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def filtered(value: Any, *options: Any, **named: Any) -> Any:
-            if isinstance(value, Undefined):
-                _refuse_undefined(value)
+            defined(value)
             return function(self.weighed(value), *options, **named)
 
         return filtered
 
     def weighed(self, value: Any) -> Any:
         """The value, paid for by its size."""
-        self.step(1 + _size(value) // ITEMS_A_STEP)
+        self.step(1 + size(value) // ITEMS_A_STEP)
         return value
 
     def counted(self, value: Any) -> list[Any]:
         """What a loop goes through, a step an item."""
-        if isinstance(value, Undefined):
-            _refuse_undefined(value)
-        items = _items(value)
-        self.step(1 + len(items))
-        return items
+        defined(value)
+        found = items(value)
+        self.step(1 + len(found))
+        return found
 
     def sized(self, value: Any) -> Any:
         """The value, unless there is too much of it."""
         if isinstance(value, str) and len(value) > TEXT_LIMIT:
             raise Fault(f"a text is longer than {TEXT_LIMIT} characters")
-        if _size(value) > ITEM_LIMIT and not isinstance(value, str):
+        if size(value) > ITEM_LIMIT and not isinstance(value, str):
             raise Fault(f"a list has more than {ITEM_LIMIT} items")
         return self.weighed(value)
 
@@ -372,162 +337,51 @@ class _Cage(ImmutableSandboxedEnvironment):
 
     def written(self, value: Any) -> str | Mark:
         """What is written for a value in a text."""
-        if isinstance(value, Undefined):
-            _refuse_undefined(value)
+        defined(value)
         if isinstance(value, bool) or not isinstance(value, str | int | float | Mark):
-            raise Fault(f"{_kind(value)} cannot be written into a text; write a word or a number")
+            raise Fault(f"{kind(value)} cannot be written into a text; write a word or a number")
         return value if isinstance(value, str | Mark) else str(value)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         self.step()
-        if isinstance(obj, Undefined):
-            _refuse_undefined(obj)
+        defined(obj)
         if isinstance(obj, dict) and attribute in obj:
             return obj[attribute]
         allowed = _METHODS.get(type(obj), ())
         if attribute not in allowed:
             has = f"it has {', '.join(allowed)}" if allowed else "it has none"
-            raise Fault(f"{_kind(obj)} has no {attribute!r} here; {has}", word=attribute)
+            raise Fault(f"{kind(obj)} has no {attribute!r} here; {has}", word=attribute)
         return getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         self.step()
-        for value in (obj, argument):
-            if isinstance(value, Undefined):
-                _refuse_undefined(value)
+        defined(obj, argument)
         if not isinstance(obj, str | list | tuple | dict):
-            raise Fault(f"{_kind(obj)} has no items")
+            raise Fault(f"{kind(obj)} has no items")
         try:
             return obj[argument]
         except (LookupError, TypeError):
-            what = f"{_kind(obj)} of {len(obj)}"
+            what = f"{kind(obj)} of {len(obj)}"
             raise Fault(f"there is no item {show(argument, 30)} in {what}") from None
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         __self.step()
-        if isinstance(__obj, Undefined):
-            _refuse_undefined(__obj)
+        defined(__obj, *args, *kwargs.values())
         if not isinstance(__obj, FunctionType | MethodType | BuiltinMethodType):
-            raise Fault(f"{_kind(__obj)} is not a function")
+            raise Fault(f"{kind(__obj)} is not a function")
         for value in (*args, *kwargs.values()):
-            if isinstance(value, Undefined):
-                _refuse_undefined(value)
             __self.weighed(value)
         return __obj(*args, **{name: value for name, value in kwargs.items() if name not in _SCOPES})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ARG002
         self.step()
-        for value in (left, right):
-            if isinstance(value, Undefined):
-                _refuse_undefined(value)
+        defined(left, right)
         if isinstance(left, int | float) and isinstance(right, int | float):
-            return _number(self.binop_table[operator](left, right))
+            return number(self.binop_table[operator](left, right))
         if operator == "+" and type(left) is type(right) and isinstance(left, str | list | tuple):
             return self.sized(left + right)
         if operator == "*" and isinstance(left, str | list | tuple) and isinstance(right, int):
             if len(left) * right > (TEXT_LIMIT if isinstance(left, str) else ITEM_LIMIT):
-                raise Fault(f"{_kind(left)} of {len(left)} times {right} is too long")
+                raise Fault(f"{kind(left)} of {len(left)} times {right} is too long")
             return self.sized(left * right)
-        raise Fault(f"{operator!r} cannot be used with {_kind(left)} and {_kind(right)}")
-
-
-def _refuse_undefined(value: Undefined) -> NoReturn:
-    try:
-        value._fail_with_undefined_error()
-    except UndefinedError as error:
-        raise Fault(str(error), word=str(value._undefined_name or "")) from None
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, int | float) and not abs(value) <= NUMBER_LIMIT:
-        raise Fault("a number is too large; use smaller ones")
-    return value
-
-
-def _kind(value: Any) -> str:
-    """What a value is, in words."""
-    if value is None:
-        return "nothing"
-    words = {str: "a text", list: "a list", tuple: "a list", dict: "a table", bool: "true or false", Mark: "a mark"}
-    return words.get(type(value), "a number" if isinstance(value, int | float) else "a function")
-
-
-def _size(value: Any) -> int:
-    """How many items there are, with everything in them as often as it stands there; counting stops at the limit."""
-    if isinstance(value, str):
-        return len(value)
-    count, inside = 0, [value]
-    while inside and count <= ITEM_LIMIT:
-        one = inside.pop()
-        if isinstance(one, list | tuple | dict):
-            count += len(one)
-            within = one.values() if isinstance(one, dict) else one
-            inside += [deeper for deeper in within if isinstance(deeper, list | tuple | dict)]
-    return count
-
-
-def _items(value: Any) -> list[Any]:
-    """What a loop goes through."""
-    if isinstance(value, str | list | tuple | dict) or type(value).__name__ in (
-        "dict_keys",
-        "dict_values",
-        "dict_items",
-    ):
-        return list(value)
-    raise Fault(f"{_kind(value)} has no items to go through")
-
-
-def _joined(values: Any, between: Any = "") -> str:
-    parts = []
-    for value in _items(values):
-        if isinstance(value, Undefined):
-            _refuse_undefined(value)
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise Fault(f"{_kind(value)} cannot be joined to a text; write it by itself, in its own {{{{ }}}}")
-        parts.append(str(value))
-    if sum(map(len, parts)) + len(str(between)) * len(parts) > TEXT_LIMIT:
-        raise Fault(f"a text is longer than {TEXT_LIMIT} characters")
-    return str(between).join(parts)
-
-
-def _case(name: str) -> Callable[[Any], str]:
-    def changed(value: Any) -> str:
-        if not isinstance(value, str):
-            raise Fault(f"{_kind(value)} has no {name!r}; only a text has")
-        return str(getattr(value, name)())
-
-    return changed
-
-
-def _end(place: int) -> Callable[[Any], Any]:
-    def item(value: Any) -> Any:
-        found = _items(value)
-        if not found:
-            raise Fault("there is no item in an empty list")
-        return found[place]
-
-    return item
-
-
-def _of_numbers(function: Callable[[Sequence[Any]], Any]) -> Callable[[Any], Any]:
-    return lambda value: _number(function(_items(value)))
-
-
-FILTERS: dict[str, Callable[..., Any]] = {
-    "upper": _case("upper"),
-    "lower": _case("lower"),
-    "capitalize": _case("capitalize"),
-    "title": _case("title"),
-    "trim": _case("strip"),
-    "join": _joined,
-    "length": lambda value: len(_items(value)),
-    "first": _end(0),
-    "last": _end(-1),
-    "list": _items,
-    "sort": lambda value: sorted(_items(value)),
-    "reverse": lambda value: _items(value)[::-1],
-    "unique": lambda value: list(dict.fromkeys(_items(value))),
-    "min": _of_numbers(min),
-    "max": _of_numbers(max),
-    "sum": _of_numbers(sum),
-}
+        raise Fault(f"{operator!r} cannot be used with {kind(left)} and {kind(right)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from qkprism.contrasts.examples import Contrast
+from qkprism.contrasts.contrast import Contrast
 from qkprism.contrasts.fitting import Tokenizer
 from qkprism.contrasts.tables import TABLES
 from qkprism.errors import QKPrismError

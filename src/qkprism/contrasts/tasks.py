@@ -15,8 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from qkprism.contrasts.contrast import Contrast
 from qkprism.contrasts.drawing import Roll, TemplateError, Values, Writer, placed, prompt_path, rolls
-from qkprism.contrasts.examples import Contrast, Example
+from qkprism.contrasts.examples import Example
 from qkprism.contrasts.fitting import Tokenizer, fitting
 from qkprism.contrasts.markup import Text
 from qkprism.contrasts.templates import ORDER, Template, read_template

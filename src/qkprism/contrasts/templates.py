@@ -27,17 +27,19 @@ import difflib
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from qkprism.contrasts.lines import Mistake, line_of, lines_of, mistake_of
+from qkprism.contrasts.lines import Path as Place
 from qkprism.contrasts.markup import check_unicode
-from qkprism.contrasts.sandbox import Compiled, Fault, Sandbox
-from qkprism.contrasts.words import words
+from qkprism.contrasts.sandbox import Compiled, Sandbox
+from qkprism.contrasts.values import Fault
+from qkprism.contrasts.words import FILE_LIMIT, word_list
 from qkprism.errors import QKPrismError
 from qkprism.options import Center, Frame, show, whole_number
 
@@ -49,30 +51,8 @@ FUNCTIONS = (
     *("pos", "neg", "target", "query", "key"),
 )
 PLACES = ("places", "asked", "other")
-_FILE_LIMIT = 300_000  # bytes
-_WORD_LIMIT = 100  # characters
-_LIST_LIMIT = 5_000  # words
 _PLACES_LIMIT = 100
 _ENTRY_LIMIT = 50  # lists, variables or prompts
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """What is wrong in a file, and where; `word` is what to point at."""
-
-    line: int
-    message: str
-    word: str = ""
-
-    def picture(self, source: str) -> str:
-        """The line with its number, and what is wrong underlined."""
-        lines = source.splitlines()
-        if not 1 <= self.line <= len(lines):
-            return ""
-        text, margin = lines[self.line - 1].expandtabs(4), f"{self.line:>5} | "
-        at = text.find(self.word) if self.word else -1
-        start, width = (at, len(self.word)) if at >= 0 else (len(text) - len(text.lstrip()), len(text.strip()) or 1)
-        return f"{margin}{text}\n{' ' * 5} | {' ' * start}{'^' * width}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,7 +93,7 @@ class Template:
     phrasings: tuple[str, ...] = ()
     file: str = ""
     source: str = field(default="", repr=False)
-    lines: Mapping[tuple[str | int, ...], int] = field(default_factory=dict, repr=False)
+    lines: Mapping[Place, int] = field(default_factory=dict, repr=False)
     sandbox: Sandbox = field(default_factory=Sandbox, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -165,9 +145,9 @@ class Template:
         if unknown := [name for name in names if name not in self.lists]:
             raise QKPrismError(f"{self.name} has no list of words {unknown[0]!r}; there are {', '.join(self.lists)}.")
 
-    def mistake(self, path: tuple[str | int, ...], fault: Fault) -> Mistake:
+    def mistake(self, path: Place, fault: Fault) -> Mistake:
         """A fault of one of the file's expressions, as a mistake in the file."""
-        return _mistake(self.source, self.lines, path, fault)
+        return mistake_of(self.source, self.lines, path, fault)
 
 
 @cache
@@ -201,8 +181,8 @@ def open_template(name: str | Path) -> tuple[str, str, Path | None]:
             f"{name} is no template: {hint}Give a .toml file, or a name of the shelf ({', '.join(shelf_names())})."
         )
     try:
-        if path.stat().st_size > _FILE_LIMIT:
-            raise QKPrismError(f"{path} has more than {_FILE_LIMIT} bytes; put long lists into text files beside it.")
+        if path.stat().st_size > FILE_LIMIT:
+            raise QKPrismError(f"{path} has more than {FILE_LIMIT} bytes; put long lists into text files beside it.")
         return str(path), path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"), path.resolve().parent
     except OSError as error:
         raise QKPrismError(f"{path} cannot be read: {error.strerror}") from error
@@ -218,7 +198,7 @@ def parse_template(source: str, *, file: str = "", folder: Path | None = None) -
         table = tomllib.loads(source)
     except (ValueError, RecursionError) as error:
         return None, [_broken(error)]
-    reading = _TemplateReader(table, source, _places_of(source), folder, file)
+    reading = _TemplateReader(table, source, lines_of(source), folder, file)
     return reading.template(), sorted(reading.mistakes, key=lambda mistake: mistake.line)
 
 
@@ -253,18 +233,20 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
+_PLAIN = ("question", "places", "description", "frame", "center", "held_out", "whole_words", "before", "answer")
+_LISTED = ("literature", "confounds", "exchange", "twins", "shared")  # one text or several
+
+
 class _TemplateReader:
     """One file, read entry by entry; mistakes are collected."""
 
-    def __init__(
-        self, table: dict[str, Any], source: str, lines: Mapping[tuple[str | int, ...], int], folder: Any, file: str
-    ) -> None:
+    def __init__(self, table: dict[str, Any], source: str, lines: Mapping[Place, int], folder: Any, file: str) -> None:
         self.table, self.source, self.lines, self.folder, self.file = table, source, lines, folder, file
         self.mistakes: list[Mistake] = []
         self.sandbox = Sandbox()
 
-    def wrong(self, path: tuple[str | int, ...], message: str, word: str = "") -> None:
-        self.mistakes.append(Mistake(_line(self.lines, path), message, word or str(path[-1])))
+    def wrong(self, path: Place, message: str, word: str = "") -> None:
+        self.mistakes.append(Mistake(line_of(self.lines, path), message, word or str(path[-1])))
 
     def template(self) -> Template | None:
         self._check_fields()
@@ -280,33 +262,21 @@ class _TemplateReader:
         if not isinstance(self.value_of("answer", ""), str):
             self._check_names("answer", self.phrasings)
         self._check_values()
-        self._check_counts()
         if self.mistakes:
             return None
+        fields: dict[str, Any] = {entry: self.table[entry] for entry in _PLAIN if entry in self.table}
+        fields |= {entry: self.texts(entry) for entry in _LISTED}
         return Template(
             name=name,
-            question=self.table["question"],
             prompts=prompts,
             lists=lists,
             draws=draws,
-            places=self.places,
-            description=self.value_of("description", ""),
-            literature=self.texts("literature"),
-            confounds=self.texts("confounds"),
-            exchange=self.texts("exchange"),
-            twins=self.texts("twins"),
-            frame=self.value_of("frame", "post"),
-            center=self.value_of("center", "query"),
-            held_out=self.value_of("held_out", 1 / 3),
-            shared=self.texts("shared"),
-            whole_words=self.value_of("whole_words", True),
-            before=self.value_of("before", " "),
-            answer=self.value_of("answer", None),
             phrasings=self.phrasings,
             file=self.file,
             source=self.source,
             lines=self.lines,
             sandbox=self.sandbox,
+            **fields,
         )
 
     def value_of(self, entry: str, default: Any) -> Any:
@@ -363,10 +333,10 @@ class _TemplateReader:
         if not 0 < self.value_of("held_out", 0.5) < 1:
             self.wrong(("held_out",), f"held_out is a share between 0 and 1, not {show(self.table['held_out'])}")
         for entry, value in self.table.items():
-            with self._collect((entry,)):
+            try:
                 check_unicode(value if isinstance(value, str) else "")
-
-    def _check_counts(self) -> None:
+            except QKPrismError as error:
+                self.wrong((entry,), str(error))
         for entry in ("words", "draw", "prompt"):
             value = self.table.get(entry)
             if isinstance(value, dict | list) and len(value) > _ENTRY_LIMIT:
@@ -392,45 +362,11 @@ class _TemplateReader:
     def _list(self, name: str, value: Any) -> tuple[str, ...]:
         path = ("words", name)
         self._check_name(path)
-        found: tuple[str, ...] = ()
-        with self._collect(path):
-            found = self._named_list(value) if isinstance(value, str) else self._inline(value)
-            if len(set(found)) < 2:
-                raise QKPrismError(
-                    f"the list {name!r} has {len(set(found))} words; it needs at least 2, one for the test"
-                )
-            if len(found) > _LIST_LIMIT:
-                raise QKPrismError(f"the list {name!r} has {len(found)} words; {_LIST_LIMIT} at most")
-            for word in found:
-                _check_word(word)
-        return tuple(dict.fromkeys(found))
-
-    def _inline(self, value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise QKPrismError(
-                f"a list is words, the name of one that comes with the package, or a file, not {show(value)}"
-            )
-        return tuple(value)
-
-    def _named_list(self, value: str) -> tuple[str, ...]:
-        if not value.endswith(".txt"):
-            return tuple(word for name in value.split("+") for word in words(name.strip()))
-        if self.folder is None or Path(value).name != value or "\\" in value:
-            raise QKPrismError(f"{show(value)} is no file beside the template; give its bare name, such as 'mine.txt'")
-        path = Path(self.folder) / value
-        if not path.is_file() or path.resolve().parent != Path(self.folder).resolve():
-            raise QKPrismError(f"there is no file {value!r} beside the template")
-        if path.stat().st_size > _FILE_LIMIT:
-            raise QKPrismError(f"{value} has more than {_FILE_LIMIT} bytes")
         try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise QKPrismError(f"{value} cannot be read: {error}") from error
-        return (
-            tuple(line.strip() for line in text.splitlines() if line.strip())
-            if "\n" in text.strip()
-            else (*text.split(),)
-        )
+            return word_list(name, value, self.folder)
+        except QKPrismError as error:
+            self.wrong(path, str(error))
+            return ()
 
     def _check_name(self, path: tuple[str, str]) -> None:
         name = path[1]
@@ -469,7 +405,7 @@ class _TemplateReader:
 
     def _compiled(
         self,
-        path: tuple[str | int, ...],
+        path: Place,
         source: str,
         compiled: Callable[[str], Compiled],
         variables: set[str],
@@ -479,21 +415,13 @@ class _TemplateReader:
             made = compiled(source)
         except QKPrismError as error:
             fault = error if isinstance(error, Fault) else Fault(str(error))
-            self.mistakes.append(_mistake(self.source, self.lines, path, fault))
+            self.mistakes.append(mistake_of(self.source, self.lines, path, fault))
             return None
         for name, line in made.needs.items():
             if name not in variables and name not in FUNCTIONS:
                 message = f"{name!r} is not known here{_nearest(name, {*variables, *FUNCTIONS})}"
-                self.mistakes.append(_mistake(self.source, self.lines, path, Fault(message, line, name)))
+                self.mistakes.append(mistake_of(self.source, self.lines, path, Fault(message, line, name)))
         return made
-
-    @contextmanager
-    def _collect(self, path: tuple[str | int, ...]) -> Iterator[None]:
-        """Add an error to the mistakes of the file instead of raising it."""
-        try:
-            yield
-        except QKPrismError as error:
-            self.wrong(path, str(error))
 
 
 _NEEDED = {
@@ -516,99 +444,3 @@ def _plain(value: Any) -> bool:
     if isinstance(value, list):
         return 0 < len(value) <= 1000 and all(isinstance(one, str | int | float) and _plain(one) for one in value)
     return isinstance(value, str) or abs(value) <= 10**15
-
-
-def _check_word(word: str) -> None:
-    if not word.strip() or len(word) > _WORD_LIMIT or not word.isprintable():
-        raise QKPrismError(f"{show(word)} is no word; give printable text of at most {_WORD_LIMIT} characters")
-    check_unicode(word)
-
-
-# Where things are in the file
-
-
-def _line(lines: Mapping[tuple[str | int, ...], int], path: tuple[str | int, ...]) -> int:
-    while path and path not in lines:
-        path = path[:-1]
-    return lines.get(path, 1)
-
-
-def _mistake(
-    source: str, lines: Mapping[tuple[str | int, ...], int], path: tuple[str | int, ...], fault: Fault
-) -> Mistake:
-    first = _line(lines, path)
-    start = lines.get((*path, "text"), first)
-    line = start + fault.line - 1 if (*path, "text") in lines else first
-    line = min(line, max(source.count("\n") + 1, 1))
-    return Mistake(line, str(fault), fault.word or ("" if (*path, "text") in lines else str(path[-1])))
-
-
-_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}'
-    r"|'''.*?'{3,5}"
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|'[^'\n]*'"
-    r"|#[^\n]*|[\[\]{},=\n]|[^\s\[\]{},=#\"']+",
-    re.DOTALL,
-)
-
-
-def _places_of(source: str) -> dict[tuple[str | int, ...], int]:
-    """The line of every field of a TOML file that can be read.
-
-    A path such as ("draw", "thing") is the line of the field, ("prompt", 1) of the second of several texts, and
-    (..., "text") the first line of a text that runs over several lines.
-    """
-    lines: dict[tuple[str | int, ...], int] = {}
-    section: tuple[str, ...] = ()
-    for number, tokens in _statements(source):
-        first = tokens[0][1]
-        if first == "[":
-            section = tuple(_bare(text) for _, text in tokens if text not in "[]")
-            section = tuple(part for name in section for part in name.split("."))
-            lines.setdefault(section, number)
-        elif any(text == "=" for _, text in tokens):
-            equals = next(at for at, (_, text) in enumerate(tokens) if text == "=")
-            keys = tuple(part for _, text in tokens[:equals] for part in _bare(text).split("."))
-            path: tuple[str | int, ...] = (*section, *keys)
-            lines.setdefault(path, number)
-            lines.update(_values(path, tokens[equals + 1 :]))
-    return lines
-
-
-def _statements(source: str) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """Statements as numbered tokens, each with its first line; a statement may run over lines inside brackets."""
-    tokens: list[tuple[int, str]] = []
-    depth, line, end = 0, 1, 0
-    for match in _TOKEN.finditer(source):
-        line += source.count("\n", end, match.start())
-        end, text = match.start(), match[0]
-        if text == "\n":
-            if depth == 0 and tokens:
-                yield tokens[0][0], tokens
-                tokens = []
-        elif not text.startswith("#"):
-            depth += (text in ("[", "{")) - (text in ("]", "}"))
-            tokens.append((line, text))
-    if tokens:
-        yield tokens[0][0], tokens
-
-
-def _values(path: tuple[str | int, ...], tokens: Sequence[tuple[int, str]]) -> dict[tuple[str | int, ...], int]:
-    """The lines of a field's texts."""
-    lines: dict[tuple[str | int, ...], int] = {}
-    listed = bool(tokens) and tokens[0][1] == "["
-    place = 0
-    for line, text in tokens:
-        if text == ",":
-            place += 1
-        elif text[0] in "\"'":
-            here = (*path, place) if listed else path
-            lines.setdefault(here, line)
-            if text[:3] in ('"""', "'''"):
-                lines.setdefault((*here, "text"), line + text[3:].startswith("\n"))
-    return lines
-
-
-def _bare(text: str) -> str:
-    return text.strip("\"'")

@@ -15,7 +15,7 @@ from qkprism.figures.theme import MISSING, ROLES, SEQUENTIAL
 
 if TYPE_CHECKING:
     from qkprism.atlas.atlas import Atlas
-    from qkprism.atlas.explanation import Edge, Explanation, HeadRow
+    from qkprism.atlas.explanation import Edge, Explanation
     from qkprism.heads import Head
     from qkprism.results.scores import HeadScores
     from qkprism.studies.shelf_result import Shelf
@@ -65,6 +65,16 @@ def numbers(values: Iterable[float]) -> list[float | None]:
     return [number(value) for value in values]
 
 
+def start_of(stage: str = "ready", failure: str | None = None) -> dict[str, Any]:
+    """How far opening is: what every page is told first."""
+    return {"format": FORMAT, "stage": stage, "failure": failure, "palette": PALETTE}
+
+
+def step_answer(step: tuple[str, int, int] | None) -> dict[str, Any] | None:
+    """How far work is."""
+    return None if step is None else dict(zip(("unit", "done", "total"), step, strict=True))
+
+
 def explanation_answer(explanation: Explanation) -> dict[str, Any]:
     """The tokens of a text, and the heads that attend from the query, best first."""
     return {
@@ -107,13 +117,12 @@ def row_answer(explanation: Explanation, head: Head, keys: Iterable[int]) -> dic
         ],
         "variation": {name: number(value) for name, value in row.variation.items()},
         "sink": number(row.sink),
-        "edges": [_with_unnamed(explanation.edge(head, key), row) for key in dict.fromkeys(keys)],
+        "edges": [
+            # with the features that its sentence does not name, since permuted labels do as well there
+            edge_answer(edge) | {"unnamed": [name for name in row.null if name not in edge.shares]}
+            for edge in (explanation.edge(head, key) for key in dict.fromkeys(keys))
+        ],
     }
-
-
-def _with_unnamed(edge: Edge, row: HeadRow) -> dict[str, Any]:
-    """An edge, and the features that its sentence does not name, since permuted labels do as well there."""
-    return edge_answer(edge) | {"unnamed": [name for name in row.null if name not in edge.shares]}
 
 
 def heads_answer(heads: Sequence[Head], atlas: Atlas | None, columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
@@ -133,10 +142,10 @@ def heads_answer(heads: Sequence[Head], atlas: Atlas | None, columns: Mapping[st
 
 
 def head_answer(
-    atlas: Atlas | None, head: Head, shelves: Mapping[str, Shelf], scores: Mapping[str, HeadScores]
+    atlas: Atlas | None, head: Head, shelves: Sequence[Shelf], scores: Mapping[str, HeadScores]
 ) -> dict[str, Any]:
     """One head: the rows of held-out text where it attends most, and what contrasts found in it."""
-    tested = [one for shelf in shelves.values() if head in shelf.heads for one in _tested(shelf, head)]
+    tested = [one for shelf in shelves if head in shelf.heads for one in _tested(shelf, head)]
     tested += [_scored(name, one, head) for name, one in scores.items() if head in one.heads]
     tested.sort(key=lambda one: -(one["accuracy"] or 0))
     rows = () if atlas is None else atlas.strongest.get(head, ())
@@ -147,29 +156,18 @@ def head_answer(
 def _tested(shelf: Shelf, head: Head) -> list[dict[str, Any]]:
     """What every contrast of a shelf found in a head."""
     place = shelf.heads.index(head)
+    found = zip(shelf.rows, shelf.accuracy[:, place], shelf.q[:, place], strict=True)
     return [
-        {
-            "contrast": row.contrast,
-            "question": row.question,
-            "accuracy": number(float(accuracy)),
-            "q": number(float(q), 6),
-            "chance": number(row.chance),
-            "best": row.head == head,
-            "texts": "held-out texts",
-        }
-        for row, accuracy, q in zip(shelf.rows, shelf.accuracy[:, place], shelf.q[:, place], strict=True)
+        {"contrast": row.contrast, "question": row.question, "best": row.head == head, "texts": "held-out texts"}
+        | {"accuracy": number(float(accuracy)), "q": number(float(q), 6), "chance": number(row.chance)}
+        for row, accuracy, q in found
     ]
 
 
 def _scored(name: str, scores: HeadScores, head: Head) -> dict[str, Any]:
     """What a run found in a head as it looked for heads: the texts are those that chose the best."""
     place = scores.heads.index(head)
-    return {
-        "contrast": name,
-        "question": "",
-        "accuracy": number(float(scores.values["accuracy"][place])),
-        "q": number(float(scores.q[place]), 6),
-        "chance": number(scores.chance),
-        "best": head == scores.heads[0],
-        "texts": "the texts that chose the heads",
-    }
+    accuracy, q = float(scores.values["accuracy"][place]), float(scores.q[place])
+    best, texts = head == scores.heads[0], "the texts that chose the heads"
+    told = {"contrast": name, "question": "", "best": best, "texts": texts}
+    return told | {"accuracy": number(accuracy), "q": number(q, 6), "chance": number(scores.chance)}

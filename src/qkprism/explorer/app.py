@@ -1,33 +1,42 @@
-"""The server's answers: files of the page, and JSON. Whatever goes wrong is a sentence, as {"error": ...}."""
+"""The server: files of the page, and JSON. Whatever goes wrong is a sentence, as {"error": ...}."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import secrets
+import socket
+import threading
+import webbrowser
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from qkprism.errors import QKPrismError
-from qkprism.explorer.answers import dumps
+from qkprism.explorer.answers import FORMAT, dumps
 from qkprism.explorer.assets import PLOTLY, asset, asset_names, kind_of
 from qkprism.explorer.desk import Desk
-from qkprism.explorer.draft import draft_of, shelf_answer
-from qkprism.explorer.errands import Errand
+from qkprism.explorer.draft import draft_answer, draft_of, marked_line, shelf_answer
 from qkprism.explorer.guard import Guard
+from qkprism.explorer.jobs import Worker
 from qkprism.explorer.library import word_of
 from qkprism.explorer.what_if import Wish
-from qkprism.explorer.worker import Worker
 from qkprism.heads import Head
 from qkprism.options import names_in, show
 
 LARGEST = 256_000  # bytes of a question
 GONE = 499  # nobody reads it
+HOST = "127.0.0.1"
+BACKLOG = 512
 
 Answer = Callable[[Mapping[str, Any]], Any]
 
@@ -35,32 +44,18 @@ Answer = Callable[[Mapping[str, Any]], Any]
 def explorer_app(desk: Desk, worker: Worker, *, secret: str, port: int) -> Guard:
     """The whole server as an ASGI app; opening the desk is the worker's first job."""
 
-    def at_once(answer: Answer) -> Callable[[Request], Any]:
-        """For what needs no model, and so need not wait for it."""
-
-        async def endpoint(request: Request) -> Response:
-            try:
-                return answered(answer(await _question(request)))
-            except QKPrismError as error:
-                return problem(str(error))
-
-        return endpoint
-
     async def start(_: Request) -> Response:
         return answered(desk.start())
 
-    def asked(answer: Answer) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            return await _reply(request, worker, answer)
-
-        return endpoint
+    def route(name: str, reply: Callable[..., Any], **how: Any) -> Route:
+        return Route(f"/api/{name}", partial(reply, **how), methods=["POST"])
 
     routes = [
         Route("/", page),
         Route("/static/{name}", static),
         Route("/api/start", start),
-        *(Route(f"/api/{name}", asked(answer), methods=["POST"]) for name, answer in _questions(desk).items()),
-        *(Route(f"/api/{name}", at_once(answer), methods=["POST"]) for name, answer in _quick(desk, worker).items()),
+        *(route(name, _reply, worker=worker, answer=answer) for name, answer in _questions(desk).items()),
+        *(route(name, _reply_at_once, answer=answer) for name, answer in _quick(desk, worker).items()),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
     return Guard(app, secret, port)
@@ -80,7 +75,7 @@ def _questions(desk: Desk) -> dict[str, Answer]:
             n=q.get("n", 64),
             umap=q.get("umap") is True,
         ),
-        "draft": lambda q: desk.draft(draft_of(q)),
+        "draft": lambda q: draft_answer(draft_of(q), desk.model),
         "mark": lambda q: _mark(desk, q),
     }
 
@@ -146,6 +141,14 @@ async def _reply(request: Request, worker: Worker, answer: Answer) -> Response:
         return problem(f"This could not be computed: {type(error).__name__}: {error}", 500)
 
 
+async def _reply_at_once(request: Request, answer: Answer) -> Response:
+    """Answer what needs no model, and so need not wait for it."""
+    try:
+        return answered(answer(await _question(request)))
+    except QKPrismError as error:
+        return problem(str(error))
+
+
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -173,14 +176,13 @@ def _mark(desk: Desk, q: Mapping[str, Any]) -> dict[str, Any]:
     place = _place(q, "place")
     if place is None:
         raise QKPrismError("Say which token is marked.")
-    return desk.mark(word_of(q, "line"), place, word_of(q, "sign"))
+    return {"format": FORMAT, "line": marked_line(word_of(q, "line"), place, word_of(q, "sign"), desk.model)}
 
 
 def _try(desk: Desk, worker: Worker, q: Mapping[str, Any]) -> dict[str, Any]:
     """Put a contrast in the queue of the model; the job says how far it is."""
-    trial = desk.trial(draft_of(q), word_of(q, "place"), n=q.get("n", 128), top=q.get("top", 4))
-    job = desk.jobs.add(Errand(f"{trial.draft.name} in {desk.model.name}"))
-    worker.submit(lambda: job.run(lambda one: desk.run_trial(trial, one)))
+    job = desk.trial(draft_of(q), word_of(q, "place"), n=q.get("n", 128), top=q.get("top", 4))
+    worker.submit(job.run)
     return job.answer()
 
 
@@ -217,3 +219,49 @@ def _place(question: Mapping[str, Any], name: str) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise QKPrismError(f"{name} is the number of a token, not {show(value)}.")
     return value
+
+
+# Serving
+
+
+def serve(desk: Desk, *, port: int = 0, browser: bool = True) -> None:
+    """Serve a desk and say where, on standard output; Ctrl-C ends it.
+
+    port     0 for any that is free
+    browser  whether the page is opened
+    """
+    listener = _listener(port)
+    port, secret = listener.getsockname()[1], secrets.token_urlsafe(16)
+    worker = Worker()
+    worker.submit(desk.open)
+    config = uvicorn.Config(
+        explorer_app(desk, worker, secret=secret, port=port),
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    address = f"http://{HOST}:{port}/{secret}/"
+    print(f"The explorer is at {address}\nCtrl-C ends it.", flush=True)
+    if browser:
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+    if worker.waiting:
+        os._exit(0)  # a thread that is within torch cannot be stopped, and would abort a process that waits for its end
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+        listener.listen(BACKLOG)  # who is quicker than the server waits, and is not refused
+    except OSError as error:
+        listener.close()
+        raise QKPrismError(
+            f"Port {port} cannot be used ({error.strerror}). Leave --port out for a free one."
+        ) from error
+    return listener

@@ -11,8 +11,7 @@ Four ways to see them, keys and queries each centred and scaled to one size, so 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -28,31 +27,20 @@ TOLD = 4  # examples of each kind
 SEEN, DIGITS = 3, 3  # dimensions, and digits of a coordinate
 
 
-class Words(Protocol):
-    """The tokens of the texts that vectors are of."""
-
-    @property
-    def texts(self) -> Sequence[Sequence[str]]:
-        """The tokens of every text, up to its query."""
-
-    @property
-    def places(self) -> Sequence[int]:
-        """Of every key its place in its text."""
-
-
-@dataclass(frozen=True)
-class NoWords:
-    """Vectors whose texts were not kept."""
-
-    texts: Sequence[Sequence[str]] = ()
-    places: Sequence[int] = ()
-
-
 def cloud_answer(
-    found: Projections, features: Features, name: str, head: Head, words: Words | None = None, *, umap: bool = False
+    found: Projections,
+    features: Features,
+    name: str,
+    head: Head,
+    *,
+    texts: Sequence[Sequence[str]] = (),
+    places: Sequence[int] = (),
+    umap: bool = False,
 ) -> dict[str, Any]:
-    """Points, labels and texts of one feature in one head, and the examples in which it is clearest and wrong."""
-    words = words or NoWords()
+    """Points, labels and texts of one feature in one head, and the examples in which it is clearest and wrong.
+
+    texts    the tokens of every text up to its query, and `places` of every key its place there; none where not kept
+    """
     margins = _margins(found, _parts(found, features, name, head))
     right, error = found.alignment(features, name, head)
     return {
@@ -61,8 +49,8 @@ def cloud_answer(
         "example": found.example.tolist(),
         "positive": found.positive.tolist(),
         "labels": [{"name": label, **_labels(found, label)} for label in found.labels],
-        "places": list(words.places),
-        "texts": [list(text) for text in words.texts],
+        "places": list(places),
+        "texts": [list(text) for text in texts],
         "n": found.n,
         "right": number(right),
         "error": number(error),

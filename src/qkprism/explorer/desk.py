@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,23 +22,23 @@ from qkprism.contrasts.shelves import check_on_shelf
 from qkprism.contrasts.tasks import task
 from qkprism.core.row_split import PARTS, REST
 from qkprism.errors import QKPrismError
-from qkprism.explorer.answers import (
-    FORMAT,
-    MEANINGS,
-    PALETTE,
-    explanation_answer,
-    row_answer,
-)
+from qkprism.explorer.answers import FORMAT, MEANINGS, explanation_answer, row_answer, start_of, step_answer
 from qkprism.explorer.arcs import arcs_answer
-from qkprism.explorer.draft import Draft, draft_answer, marked_line
-from qkprism.explorer.errands import Errand, Errands
+from qkprism.explorer.draft import Draft
 from qkprism.explorer.evidence import seen_answer
+from qkprism.explorer.jobs import Errand, Errands
 from qkprism.explorer.library import OWN, STORED, Library
 from qkprism.explorer.opening import OpenRun, open_run
-from qkprism.explorer.places import place_below
-from qkprism.explorer.trial import Trial
-from qkprism.explorer.what_if import Variant, Wish, begin, feature_variants, outcomes, part_variants
-from qkprism.explorer.what_if_answer import what_if_answer
+from qkprism.explorer.trial import Trial, place_below
+from qkprism.explorer.what_if import (
+    Variant,
+    Wish,
+    begin,
+    feature_variants,
+    outcomes,
+    part_variants,
+    what_if_answer,
+)
 from qkprism.heads import Head, check_heads
 from qkprism.models.continuation import Continuation
 from qkprism.models.encoding import encode_text
@@ -48,10 +48,8 @@ from qkprism.progress import listening
 from qkprism.results.features import Features
 from qkprism.results.projections import require_umap
 from qkprism.runs import is_run
-from qkprism.studies.shelf_result import Shelf
 from qkprism.verbs.inputs import heads_with_features
 
-Run = Features | Shelf
 Asked = tuple[str, int | None, str | None]  # a text, its query, how features share
 HEADS_TOLD, KEYS_TOLD, KEPT = 60, 14, 8
 SEEN, MOST_SEEN = 64, 400  # texts whose keys and queries are seen
@@ -83,7 +81,7 @@ class Desk:
     _model: Model | None = None
     _kept: OrderedDict[Asked, Explanation] = field(default_factory=OrderedDict)
     _namings: dict[str | None, NamedHeads] = field(default_factory=dict)
-    _begun: OrderedDict[tuple[tuple[int, ...], Wish, Frame], Continuation] = field(default_factory=OrderedDict)
+    _begun: tuple[tuple[tuple[int, ...], Wish, Frame], Continuation] | None = None
 
     def __post_init__(self) -> None:
         self.library = Library(self.runs, loads_as=self.loads_as)
@@ -121,31 +119,17 @@ class Desk:
             raise QKPrismError(self.failure or "The model is not open yet.")
         return self._model
 
-    @property
-    def read(self) -> Atlas:
-        """The atlas, once it is there."""
-        if self.library.atlas is None:
-            raise QKPrismError(self.failure or "The atlas is not there yet.")
-        return self.library.atlas
-
-    @property
-    def naming(self) -> Mapping[str, Run]:
-        """The features and shelves that name parts."""
-        return self.library.naming
-
     def start(self) -> dict[str, Any]:
         """How far opening is, and what is open."""
-        told: dict[str, Any] = {"format": FORMAT, "stage": self.stage, "failure": self.failure, "palette": PALETTE}
-        if self.step is not None:
-            told["step"] = dict(zip(("unit", "done", "total"), self.step, strict=True))
         if self.stage == "ready":
-            told |= self.library.start()
-        return told
+            return self.library.start()
+        step = {} if self.step is None else {"step": step_answer(self.step)}
+        return start_of(self.stage, self.failure) | step
 
     def explain(self, text: str, query: int | None, method: str | None = None) -> dict[str, Any]:
         """The heads that attend from a token of a text, and the ways in which features can share a match."""
         told = explanation_answer(self._explanation(text, query, method))
-        return told | {"methods": list(SHARES) if self.naming else []}
+        return told | {"methods": list(SHARES) if self.library.naming else []}
 
     def row(
         self, text: str, query: int | None, head: str, key: int | None, method: str | None = None
@@ -153,7 +137,8 @@ class Desk:
         """One row of one head, with sentences for its most attended keys and for the one that is chosen."""
         (wanted,) = check_heads(head, self.model.heads_per_layer, self.model.name)
         found = self._explanation(text, query, method)
-        if self.naming and wanted not in {edge.head for edge in found.edges}:  # features are told in these alone
+        told = {edge.head for edge in found.edges}  # features are told in these alone
+        if self.library.naming and wanted not in told:
             found = self._ask(text, found.query, method, head=wanted)
         chosen = [] if key is None else [_seen(found, wanted, key)]
         return row_answer(found, wanted, [*chosen, *found.most_attended(wanted, KEYS_TOLD)])
@@ -163,19 +148,12 @@ class Desk:
         (wanted,) = check_heads(head, self.model.heads_per_layer, self.model.name)
         return arcs_answer(self.model, self._ids(text), wanted)
 
-    def draft(self, draft: Draft) -> dict[str, Any]:
-        """How a contrast that is being written falls on tokens, and what the check says."""
-        return draft_answer(draft, self.model)
+    def trial(self, draft: Draft, place: str, *, n: int, top: int) -> Errand:
+        """A contrast that waits to be run, if it can be saved there."""
+        trial = Trial(draft, place_below(self.root, place), n, top)
+        return self.jobs.add(Errand(f"{draft.name} in {self.model.name}", lambda job: self._run_trial(trial, job)))
 
-    def mark(self, line: str, place: int, sign: str) -> dict[str, Any]:
-        """A prompt with another mark."""
-        return {"format": FORMAT, "line": marked_line(line, place, sign, self.model)}
-
-    def trial(self, draft: Draft, place: str, *, n: int, top: int) -> Trial:
-        """What is run, if it can be saved there."""
-        return Trial(draft, place_below(self.root, place), n, top)
-
-    def run_trial(self, trial: Trial, job: Errand) -> dict[str, Any]:
+    def _run_trial(self, trial: Trial, job: Errand) -> dict[str, Any]:
         """Run a contrast, save it, and open the run beside the others."""
         told = trial.run(self.model, job)
         name = str(trial.place.relative_to(self.root.resolve()))
@@ -190,7 +168,7 @@ class Desk:
     ) -> dict[str, Any]:
         """Keys and queries in one feature of a head: of the run's own contrast, one of the shelf, or as kept."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
-        features = self.library.sets.features(run)
+        features = self.library.features(run)
         if (feature, wanted) not in features:
             raise QKPrismError(f"{run} has no feature {feature!r} in {wanted}.")
         if umap:
@@ -209,17 +187,13 @@ class Desk:
 
     def _drawn(self, template: str | Path, n: int) -> Contrast:
         """Texts of a template's held-out words."""
-        return task(template, 1, self._tokenizer, n_train=1, n_search=1, n_test=n).test
-
-    @property
-    def _tokenizer(self) -> Any:
-        return self.model.tokenizer
+        return task(template, 1, self.model.tokenizer, n_train=1, n_search=1, n_test=n).test
 
     def edits(self, name: str) -> dict[str, Any]:
         """What can be edited in a head: parts of its logits, and the features of the runs that are open."""
         (wanted,) = check_heads(name, self.model.heads_per_layer, self.model.name)
         parts = [{"name": part, "meaning": meaning} for part, meaning in EDITABLE.items()]
-        return {"format": FORMAT, "head": str(wanted), "parts": parts, "sets": self.library.sets.of_head(wanted)}
+        return {"format": FORMAT, "head": str(wanted), "parts": parts, "sets": self.library.sets_of(wanted)}
 
     def what_if(
         self, text: str, wish: Wish, *, part: str | None, run: str | None, features: Sequence[str], together: bool
@@ -248,7 +222,7 @@ class Desk:
             values = _part(explanation, wish.head, part)
             seen = explanation.row(wish.head).logits.isfinite().nonzero()[:, 0].tolist()
             return [wish.head], "post", part_variants(wish, values, seen)
-        found = self.library.sets.features(run)
+        found = self.library.features(run)
         if not features or set(features) - set(found.contrasts):
             raise QKPrismError(f"Choose features of {run}. There are: {', '.join(found.contrasts)}.")
         heads = heads_with_features(self.model, found, None if together else wish.head)
@@ -257,10 +231,10 @@ class Desk:
     def _continued(self, ids: tuple[int, ...], wish: Wish, rope: Frame) -> Continuation:
         """The text run up to its query, kept for the next amount of a slider."""
         places = replace(wish, head=Head(0, 0), kind="swap", amount=1.0)
-        if (ids, places, rope) not in self._begun:
-            self._begun.clear()
-            self._begun[ids, places, rope] = begin(self.model, ids, wish, rope)
-        return self._begun[ids, places, rope]
+        if self._begun is None or self._begun[0] != (ids, places, rope):
+            self._begun = None  # its memory is free before the next one takes some
+            self._begun = (ids, places, rope), begin(self.model, ids, wish, rope)
+        return self._begun[1]
 
     def _ids(self, text: str) -> tuple[int, ...]:
         self._check_length(text)
@@ -281,15 +255,16 @@ class Desk:
 
     def _ask(self, text: str, query: int | None, method: str | None, **options: Any) -> Explanation:
         self._check_length(text)
-        naming = self._naming(method)
-        return explain(self.model, Text(text), query=query, atlas=self.read, features=naming, progress=False, **options)
+        atlas, naming = self.library.atlas, self._naming(method)
+        if atlas is None:
+            raise QKPrismError(self.failure or "The atlas is not there yet.")
+        return explain(self.model, Text(text), query=query, atlas=atlas, features=naming, progress=False, **options)
 
     def _naming(self, method: str | None) -> NamedHeads:
         """The features of all runs; what they are in a head does not depend on the text, and is kept."""
         if method not in self._namings:
-            read = {
-                name: run for name, run in self.naming.items() if isinstance(run, Features) or run.folder is not None
-            }
+            every = self.library.naming.items()
+            read = {name: run for name, run in every if isinstance(run, Features) or run.folder is not None}
             runs = {Path(name).name: run for name, run in read.items()}
             self._namings[method] = naming_of(
                 runs if len(runs) == len(read) > 1 else list(read.values()), self.model, method

@@ -7,7 +7,8 @@ no file beside it, so its words are its own lists or those that come with the pa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,8 @@ from typing import Any
 
 from qkprism.contrasts import Contrast, Span, Text
 from qkprism.contrasts.checks import ContrastCheck, check
-from qkprism.contrasts.examples import check_name
+from qkprism.contrasts.contrast import check_name
+from qkprism.contrasts.lines import Mistake
 from qkprism.contrasts.tasks import task
 from qkprism.contrasts.templates import SHELF, read_template, shelf_names
 from qkprism.encoding import Encoding
@@ -57,20 +59,22 @@ class Draft:
         records = [{"contrast": self.name}, *({"text": line} for line in self.lines)]
         return f"{self.name}.jsonl", "".join(json.dumps(record) + "\n" for record in records)
 
-    def check(self, model: Model) -> ContrastCheck:
-        """What `qkprism check` says of it, with this model's tokens."""
+    @contextmanager
+    def _written(self) -> Iterator[Path]:
         file, text = self.file
         with TemporaryDirectory() as folder:
             place = Path(folder) / file
             place.write_text(text, encoding="utf-8")
+            yield place
+
+    def check(self, model: Model) -> ContrastCheck:
+        """What `qkprism check` says of it, with this model's tokens."""
+        with self._written() as place:
             return check(place, tokenizer=model.tokenizer, offsets=word_offsets(model.tokenizer), n=DRAWN)
 
     def drawn(self, model: Model, n: int) -> Drawn:
         """The prompts as written, or `n` that the template draws."""
-        file, text = self.file
-        with TemporaryDirectory() as folder:
-            place = Path(folder) / file
-            place.write_text(text, encoding="utf-8")
+        with self._written() as place:
             if self.template is None:
                 contrast = Contrast.read(place)
                 return Drawn(contrast, {contrast.name: contrast}, Encoding(), None)
@@ -102,10 +106,12 @@ def draft_answer(draft: Draft, model: Model) -> dict[str, Any]:
     if model.tokenizer is None or not model.tokenizer.is_fast:
         raise QKPrismError(f"{model.name} has no tokenizer that tells where its tokens are.")
     texts = [Text.parse(line) for line in draft.lines]
-    if unmarked := [place for place, text in enumerate(texts) if not text.positive or not text.negative]:
-        return _unfinished(texts, unmarked, model)
-    found = draft.check(model)
-    examples = [] if found.contrast is None else list(found.contrast)
+    if unmarked := [place for place, text in enumerate(texts, 1) if not text.positive or not text.negative]:
+        wanted = "mark a positive key (+) and a negative key (-)"
+        found = ContrastCheck(draft.name, tuple(Mistake(place, wanted) for place in unmarked))
+    else:
+        found = draft.check(model)
+        texts = [] if found.contrast is None else [example.text for example in found.contrast]
     most = SHOWN if draft.template else MOST_LINES
     return {
         "format": FORMAT,
@@ -116,17 +122,9 @@ def draft_answer(draft: Draft, model: Model) -> dict[str, Any]:
             for r in found.balance
         ],
         "declared": list(found.declared),
-        "n": len(examples),
-        "examples": [marked_answer(example.text, model) for example in examples[:most]],
+        "n": len(texts),
+        "examples": [marked_answer(text, model) for text in texts[:most]],
     }
-
-
-def _unfinished(texts: Sequence[Text], unmarked: Sequence[int], model: Model) -> dict[str, Any]:
-    """What a draft looks like before every prompt has its marks."""
-    mistakes = [{"line": place + 1, "message": "mark a positive key (+) and a negative key (-)"} for place in unmarked]
-    examples = [marked_answer(text, model) for text in texts]
-    told = {"mistakes": mistakes, "notes": [], "balance": [], "declared": [], "n": len(texts), "examples": examples}
-    return {"format": FORMAT, **told}
 
 
 def marked_answer(text: Text, model: Model) -> dict[str, Any]:

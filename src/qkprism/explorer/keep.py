@@ -58,7 +58,7 @@ def kept_of(model: Model, run: OpenRun, atlas: Atlas | None = None) -> list[Kept
 def _explained(model: Model, atlas: Atlas, desk: Desk, prompts: tuple[Text, ...]) -> Iterator[KeptAnswer]:
     """Prompts, in the heads of the run and in those that attend most; those of a chat are not explained one by one."""
     named = desk.runs[""].named
-    sets = [one for part, one in desk.naming.items() if isinstance(one, Features) and part.endswith(named)]
+    sets = [one for part, one in desk.library.naming.items() if isinstance(one, Features) and part.endswith(named)]
     if any(one.encoding.chat is not None for one in sets):
         return
     heads = list(dict.fromkeys(head for one in sets for head in one.heads))[:HEADS]
@@ -78,7 +78,7 @@ def _seen(desk: Desk) -> Iterator[KeptAnswer]:
     """The features with the strongest evidence, by the texts of the run."""
     if desk.runs[""].file is None:
         return
-    for part, features in desk.naming.items():
+    for part, features in desk.library.naming.items():
         for feature in features.by_evidence()[:SEEN] if isinstance(features, Features) else ():
             words = {"head": str(feature.head), "run": part, "feature": feature.contrast, "texts": OWN}
             yield KeptAnswer("seen", words, desk.seen(str(feature.head), part, feature.contrast, OWN))

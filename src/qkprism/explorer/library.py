@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,28 +10,28 @@ from typing import Any
 from qkprism.atlas.atlas import Atlas
 from qkprism.contrasts.templates import shelf_names
 from qkprism.errors import QKPrismError
-from qkprism.explorer.answers import FORMAT, PALETTE, head_answer, heads_answer
+from qkprism.explorer.answers import head_answer, heads_answer, start_of
 from qkprism.explorer.clouds import cloud_answer
 from qkprism.explorer.columns import run_columns
 from qkprism.explorer.evidence import evidence_answer
 from qkprism.explorer.opening import OpenRun
 from qkprism.explorer.proofs import Proofs, projections_of
 from qkprism.explorer.run_answers import figure_answer, runs_answer, start_answer, table_answer
-from qkprism.explorer.sets import SEPARATOR, FeatureSets
 from qkprism.heads import Head
 from qkprism.options import show
 from qkprism.results.features import Features
 from qkprism.results.projections import has_umap
-from qkprism.results.scores import HeadScores
 from qkprism.studies.shelf_result import Shelf
+from qkprism.subspaces.modulation import why_not_conditional
 
+SEPARATOR = " / "  # of a run and what is in it
 ATLAS, COVERAGE = "", "coverage"  # the name that the atlas has among tables, and its second table
 OWN, STORED = "own", "stored"  # the texts of a run's own contrast; the vectors that a study kept
 
 
 @dataclass
 class Library:
-    """What is open. `naming` are the features and shelves of runs by name, `sets` what can be edited of them."""
+    """What is open. `naming` are the features and shelves of runs by name, which name parts."""
 
     runs: dict[str, OpenRun] = field(default_factory=dict)
     atlas: Atlas | None = None
@@ -47,7 +47,48 @@ class Library:
             for name, run in self.runs.items()
             for part, naming in run.naming.items()
         }
-        self.sets = FeatureSets(self.naming)
+        self._read: dict[str, Features] = {}
+
+    def sets_of(self, head: Head) -> list[dict[str, Any]]:
+        """The sets of features that a head has, each with the evidence for them there."""
+        found = {name: self.features(name) for name, heads in self._sets().items() if head in heads}
+        return [
+            {
+                "run": name,
+                "features": [
+                    {"name": one, "rank": features[one, head].rank, "p": round(features[one, head].p, 4)}
+                    for one in features.contrasts
+                    if (one, head) in features
+                ],
+                "heads": list(map(str, self._sets()[name])),
+                "lacking": why_not_exchanged(features),
+            }
+            for name, features in found.items()
+        ]
+
+    def features(self, name: str) -> Features:
+        """The features of a run, or of one contrast of a shelf, which are read when they are first wanted."""
+        if name not in self._sets():
+            raise QKPrismError(f"There are no features {name!r}. There are: {', '.join(self._sets()) or 'none'}.")
+        run = self.naming.get(name)
+        if isinstance(run, Features):
+            return run
+        if name not in self._read:
+            folder, _, contrast = name.rpartition(SEPARATOR)
+            shelf = self.naming[folder]
+            assert isinstance(shelf, Shelf)
+            self._read[name] = shelf.features(contrast)
+        return self._read[name]
+
+    def _sets(self) -> dict[str, Sequence[Head]]:
+        """The heads of every set of features, without reading it."""
+        found: dict[str, Sequence[Head]] = {}
+        for name, run in self.naming.items():
+            if isinstance(run, Features):
+                found[name] = run.heads
+            elif run.folder is not None and Path(run.folder).is_dir():
+                found |= {f"{name}{SEPARATOR}{row.contrast}": row.heads for row in run.rows}
+        return found
 
     @property
     def model(self) -> str:
@@ -83,8 +124,7 @@ class Library:
 
     def start(self) -> dict[str, Any]:
         """What is open, in sentences."""
-        told: dict[str, Any] = {"format": FORMAT, "stage": "ready", "failure": None, "palette": PALETTE}
-        return told | start_answer(self.model, self.loads_as, self.atlas, self.runs)
+        return start_of() | start_answer(self.model, self.loads_as, self.atlas, self.runs)
 
     def tell_heads(self) -> dict[str, Any]:
         """Every score of every head."""
@@ -92,22 +132,14 @@ class Library:
 
     def head(self, name: str) -> dict[str, Any]:
         """One head."""
-        return head_answer(self.atlas, self._head(name), self.shelves, self.scores)
-
-    @property
-    def shelves(self) -> dict[str, Shelf]:
-        """The runs that are shelves."""
-        return {name: run for name, run in self.naming.items() if isinstance(run, Shelf)}
-
-    @property
-    def scores(self) -> dict[str, HeadScores]:
-        """How often heads are right, by the runs that looked for heads."""
-        return {name: scores for run in self.runs.values() for name, scores in run.scores.items()}
+        shelves = [run for run in self.naming.values() if isinstance(run, Shelf)]
+        scores = {name: scores for run in self.runs.values() for name, scores in run.scores.items()}
+        return head_answer(self.atlas, self._head(name), shelves, scores)
 
     def evidence(self, name: str) -> dict[str, Any]:
         """What speaks for the features of a head."""
         wanted = self._head(name)
-        sets = {str(one["run"]): self.sets.features(one["run"]) for one in self.sets.of_head(wanted)}
+        sets = {name: self.features(name) for name, heads in self._sets().items() if wanted in heads}
         tested = self.head(name)["tested"]
         texts = {run: self._texts_of(run, wanted) for run in sets}
         return evidence_answer(wanted, sets, self._proofs, tested) | {"texts": texts, "umap": has_umap()}
@@ -123,7 +155,7 @@ class Library:
     def stored(self, head: Head, run: str, feature: str, *, umap: bool = False) -> dict[str, Any]:
         """Keys and queries in one feature of a head, of the vectors that a study kept."""
         kept = projections_of(self._proofs, run, head)
-        return cloud_answer(kept, self.sets.features(run), feature, head, umap=umap)
+        return cloud_answer(kept, self.features(run), feature, head, umap=umap)
 
     def table(self, run: str, table: str) -> dict[str, Any]:
         """One table of a run; `atlas` is the model's own."""
@@ -137,7 +169,7 @@ class Library:
         kept = [STORED for _, found in self._proofs.parts("projections", run) if head in found.heads][:1]
         words = [Path(part).name for part in reversed(run.split(SEPARATOR))]
         on_shelf = shelf_names()
-        like = [word for word in (*words, *self.sets.features(run).contrasts) if word in on_shelf]
+        like = [word for word in (*words, *self.features(run).contrasts) if word in on_shelf]
         return list(dict.fromkeys([*files, *like[:1], *kept, *on_shelf]))
 
     def _run(self, name: str) -> OpenRun:
@@ -158,3 +190,12 @@ def word_of(question: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise QKPrismError(f"{name} is a text, not {show(value)}.")
     return value
+
+
+def why_not_exchanged(features: Features) -> str | None:
+    """Why features have no conditional exchange with a control beside it, in a sentence; None if they have."""
+    dealt = (moments.dealt_weight.sum() for layer in features.layers.values() for moments in layer.moments.values())
+    reason = why_not_conditional(features)
+    if reason is None and not any(float(weight) for weight in dealt):
+        reason = "twins without a negative key give the conditional edit no control."
+    return reason

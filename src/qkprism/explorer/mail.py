@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkprism.catalogue import KEPT
 from qkprism.errors import QKPrismError
-from qkprism.explorer.answers import FORMAT, PALETTE, dumps, edge_answer, explanation_answer, row_answer
+from qkprism.explorer.answers import FORMAT, dumps, edge_answer, explanation_answer, row_answer, start_of
 from qkprism.explorer.assets import one_page
 from qkprism.files import file_digest, write_bytes
 from qkprism.ranks import of_first
@@ -66,11 +66,7 @@ def _heads(explanation: Explanation) -> list[Head]:
 def explanation_page(explanation: Explanation) -> str:
     """An explanation as a page of its own: the view "Why this token", for the heads of the edges."""
     atlas = explanation.provenance.get("atlas", {}).get("text", {})
-    start = {
-        "format": FORMAT,
-        "stage": "ready",
-        "failure": None,
-        "palette": PALETTE,
+    start = start_of() | {
         "model": str(explanation.provenance.get("model", "")),
         "atlas": f"{atlas.get('tokens')} tokens of {atlas.get('origin')}",
     }

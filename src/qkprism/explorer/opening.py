@@ -255,7 +255,7 @@ def _study(folder: Path, name: str) -> OpenRun:
     naming: dict[str, Features | Shelf] = {}
     scores: dict[str, HeadScores] = {}
     provenance: Mapping[str, Any] = {}
-    for part, kind in _parts(folder):
+    for part, kind in parts_of(folder):
         if kind == TOY:
             tables |= _toy_tables(folder, part)
         elif kind in KINDS:
@@ -270,7 +270,8 @@ def _study(folder: Path, name: str) -> OpenRun:
     return replace(run, kept=_kept(folder, name), **told_of_study(folder))
 
 
-def _parts(folder: Path) -> Iterator[tuple[str, str]]:
+def parts_of(folder: Path) -> Iterator[tuple[str, str]]:
+    """The runs in a folder with their kinds, "." for the folder itself; links do not lead out of it."""
     for manifest in sorted(folder.rglob(MANIFEST)):
         if not manifest.is_symlink() and manifest.resolve().is_relative_to(folder.resolve()):
             yield str(manifest.parent.relative_to(folder)), str(read_manifest(manifest.parent)["kind"])

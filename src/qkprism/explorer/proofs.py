@@ -12,11 +12,12 @@ from typing import Any
 from qkprism.controls import BY_NAME
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import number
+from qkprism.explorer.opening import parts_of
 from qkprism.heads import Head
 from qkprism.results.effects import Effects, Entry
 from qkprism.results.projections import Projections
 from qkprism.results.validation import TruthCheck, Validation
-from qkprism.runs import MANIFEST, read_manifest
+from qkprism.runs import MANIFEST
 
 Proof = Effects | Validation | Projections
 LOADERS: Mapping[str, Callable[[Path], Proof]] = {
@@ -45,29 +46,17 @@ class Proofs:
         if kind == "effects":
             yield from self.results.items()
         for run, folder in self.folders.items():
-            for place, found in _kinds(folder):
-                if found == kind and (features is None or _belongs(run, place, features)):
+            for part, found in parts_of(folder):
+                place = "" if part == "." else part
+                if place.endswith(SEARCH) or found != kind:
+                    continue
+                if features is None or _belongs(run, place, features):
                     try:
                         proof = _read(folder / place, kind)
                     except QKPrismError as error:
                         self.problems.append(str(error))
                         continue
                     yield f"{run} / {place}" if place else run, proof
-
-
-def _kinds(folder: Path) -> list[tuple[str, str]]:
-    """The parts of a run folder that prove something, "" for the folder itself."""
-    if not folder.is_dir():
-        return []
-    found = []
-    for manifest in sorted(folder.rglob(MANIFEST)):
-        place = str(manifest.parent.relative_to(folder))
-        if manifest.is_symlink() or not manifest.resolve().is_relative_to(folder.resolve()) or place.endswith(SEARCH):
-            continue
-        kind = str(read_manifest(manifest.parent)["kind"])
-        if kind in LOADERS:
-            found.append(("" if place == "." else place, kind))
-    return found
 
 
 def _belongs(run: str, place: str, features: str) -> bool:

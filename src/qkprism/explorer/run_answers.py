@@ -45,7 +45,8 @@ def start_answer(model: str, loads_as: str, atlas: Atlas | None, runs: Mapping[s
 
 def _of_model(model: str, atlas: Atlas | None) -> list[list[Piece]]:
     if atlas is None:
-        return [_no_atlas(model)] if model else []  # the toy is of none
+        told = f"The model is {model}. No atlas of it is here, so nothing is said of its heads on plain text."
+        return [[told]] if model else []  # the toy is of none
     words = [_sentence("", one) for one in atlas_in_words(atlas)]
     return [_model(model, atlas), _decides(atlas), *words]
 
@@ -64,10 +65,6 @@ def _model(model: str, atlas: Atlas) -> list[Piece]:
         {"text": _text_of(atlas), "go": _table("", "atlas")},
         ".",
     ]
-
-
-def _no_atlas(model: str) -> list[Piece]:
-    return [f"The model is {model}. No atlas of it is here, so nothing is said of its heads on plain text."]
 
 
 def _decides(atlas: Atlas) -> list[Piece]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,21 +28,13 @@ def told_of_study(folder: Path) -> dict[str, Any]:
     kind = str(read_study(folder)["study"]) if (folder / STUDY).is_file() else "toy"
     if kind not in STUDIES:
         return {}
-    study = STUDIES[kind]
+    load, tell = STUDIES[kind]
     try:
-        found = study.load(folder)
+        found = load(folder)
     except QKPrismError as error:
         told = f"This study is not finished, or another version wrote it: what can be read is shown. ({error})"
         return {"findings": lambda: findings([told])}
-    return study.tell(found)
-
-
-@dataclass(frozen=True)
-class StudyKind:
-    """How a study is read, and what is told of it."""
-
-    load: Callable[[Path], Any]
-    tell: Callable[[Any], dict[str, Any]]
+    return tell(found)
 
 
 def _binding(study: BindingStudy) -> dict[str, Any]:
@@ -52,8 +43,17 @@ def _binding(study: BindingStudy) -> dict[str, Any]:
         tables["interactions"] = lambda: interactions(study.features).to_frame()
     if study.entities.rows:
         tables["entities"] = study.entities.to_frame
+    tables |= {
+        "heads": study.scores.to_frame,
+        "features": study.features.to_frame,
+        "effects": study.effects.to_frame,
+        "effects, the paper": study.effects_paper.to_frame,
+        "outcome": study.outcome.to_frame,
+        "validation": study.validation.to_frame,
+        "attributions": study.attributions.to_frame,
+    }
     return {
-        "tables": tables | _parts_of(study),
+        "tables": tables,
         "captions": binding_figures.CAPTIONS,
         "findings": partial(binding_claims.told, study),
         "notes": study.notes,
@@ -63,18 +63,6 @@ def _binding(study: BindingStudy) -> dict[str, Any]:
         "naming": {folder_of("ours"): study.features, folder_of("paper"): study.paper},
         "prompts": (Text(study.about.example),),
         "named": folder_of("ours"),
-    }
-
-
-def _parts_of(study: BindingStudy) -> dict[str, Callable[[], Any]]:
-    return {
-        "heads": study.scores.to_frame,
-        "features": study.features.to_frame,
-        "effects": study.effects.to_frame,
-        "effects, the paper": study.effects_paper.to_frame,
-        "outcome": study.outcome.to_frame,
-        "validation": study.validation.to_frame,
-        "attributions": study.attributions.to_frame,
     }
 
 
@@ -134,9 +122,10 @@ LEGEND = (
     "part_off: the feature's part of the logit gap against half of what the gap loses when the variable is really "
     "exchanged in the text.",
 )
-STUDIES = {
-    "binding": StudyKind(BindingStudy.load, _binding),
-    "filter": StudyKind(FilterStudy.load, _filter),
-    "shelf": StudyKind(Shelf.load, _shelf),
-    "toy": StudyKind(load_study, _toy),
+# how a study is read, and what is told of it
+STUDIES: Mapping[str, tuple[Callable[[Path], Any], Callable[[Any], dict[str, Any]]]] = {
+    "binding": (BindingStudy.load, _binding),
+    "filter": (FilterStudy.load, _filter),
+    "shelf": (Shelf.load, _shelf),
+    "toy": (load_study, _toy),
 }

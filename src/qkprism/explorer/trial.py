@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from qkprism.catalogue import SCORES
+from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import number
 from qkprism.explorer.draft import Draft
-from qkprism.explorer.errands import Errand
+from qkprism.explorer.jobs import Errand
 from qkprism.explorer.mail import write_kept
-from qkprism.files import write_text
+from qkprism.files import is_unused, path_of, write_text
 from qkprism.models.model import Model
 from qkprism.options import whole_number
 from qkprism.results.features import Features
@@ -21,6 +22,7 @@ from qkprism.verbs.find_heads import find_heads
 
 HEADS_TOLD = 12
 MOST, MOST_HEADS = 2000, 40
+LONGEST = 200  # characters of a folder's name
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,24 @@ def _told(scores: HeadScores, found: Features | HeadScores, place: str) -> dict[
         ]
         told["notes"] = list(found.notes)
     return told
+
+
+def place_below(root: Path, name: str) -> Path:
+    """The folder that a name means: the page writes new ones below the root alone, and links do not lead out of it.
+
+    >>> place_below(Path("."), "../elsewhere")
+    Traceback (most recent call last):
+    qkprism.errors.QKPrismError: '../elsewhere' leads out of the folder that the explorer was started in. ...
+    """
+    text = name.strip()
+    if not text or len(text) > LONGEST:
+        raise QKPrismError(f"Name a folder to save in, such as runs/mine, of up to {LONGEST} letters.")
+    path, home = path_of(text), root.resolve()
+    place = (home / path).resolve()
+    if path.is_absolute() or ".." in path.parts or not place.is_relative_to(home) or place == home:
+        raise QKPrismError(
+            f"{text!r} leads out of the folder that the explorer was started in. Name one below it: runs/mine."
+        )
+    if not is_unused(place):
+        raise QKPrismError(f"{text} is there already. Name another folder.")
+    return place

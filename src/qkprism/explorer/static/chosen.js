@@ -1,25 +1,14 @@
 // The points that were chosen in a cloud, and one point's token in its text.
 
-import { el } from "./dom.js";
+/** @import { Cloud } from "./source.js" */
+import { button, el, tableOf } from "./dom.js";
 import { counted, visible } from "./letters.js";
-import { saveText } from "./saving.js";
+import { csvOf, saveText } from "./saving.js";
 
 const AROUND = 12; // tokens on either side
 const LISTED = 60;
 
-/**
- * What a point is, and its token in its text.
- * @param {import("./source.js").Cloud} cloud
- * @param {number} i
- */
-export function contextOf(cloud, i) {
-  return [el("div", { text: told(cloud, i).join(", ") }), quoteOf(cloud, i)];
-}
-
-/**
- * @param {import("./source.js").Cloud} cloud
- * @param {number} i keys come first, then queries
- */
+/** What a point is: keys come first, then queries. @type {(cloud: Cloud, i: number) => string[]} */
 function told(cloud, i) {
   const n = cloud.example.length;
   const query = i >= n;
@@ -28,55 +17,43 @@ function told(cloud, i) {
     ...labels.map(([name, value]) => `${name} ${visible(String(value))}`)];
 }
 
-/**
- * @param {import("./source.js").Cloud} cloud
- * @param {number} i
- */
+/** What a point is, and its token in its text. @type {(cloud: Cloud, i: number) => HTMLElement[]} */
+export function contextOf(cloud, i) {
+  return [el("div", { text: told(cloud, i).join(", ") }), quoteOf(cloud, i)];
+}
+
+/** @type {(cloud: Cloud, i: number) => HTMLElement} */
 function quoteOf(cloud, i) {
   const n = cloud.example.length;
   const text = cloud.texts[i >= n ? i - n : cloud.example[i]];
   if (!text) return el("span", { class: "hint", text: "Its text was not kept." });
   const last = text.length - 1;
   const place = i >= n ? last : cloud.places[i];
-  const [from, to] = [Math.max(0, place - AROUND), Math.min(last, place + AROUND)];
-  const said = (/** @type {number} */ a, /** @type {number} */ b) => el("span", { text: visible(text.slice(a, b).join("")) });
-  const query = el("mark", { class: "query", text: visible(text[last]) });
-  if (place === last) return el("span", { class: "quote" }, from ? "…" : null, from < last ? said(from, last) : null, query);
-  return el("span", { class: "quote" }, from ? "…" : null, from < place ? said(from, place) : null, el("mark", { class: "key", text: visible(text[place]) }),
-    place + 1 < Math.min(to + 1, last) ? said(place + 1, Math.min(to + 1, last)) : null, to < last - 1 ? " … " : null, query);
+  const [from, to] = [Math.max(0, place - AROUND), Math.min(last, place + AROUND + 1)];
+  const said = (/** @type {number} */ a, /** @type {number} */ b) => (a < b ? visible(text.slice(a, b).join("")) : null);
+  const key = place < last ? [el("mark", { class: "key", text: visible(text[place]) }), said(place + 1, to), to < last ? " … " : null] : [];
+  return el("span", { class: "quote" }, from ? "…" : null, said(from, place), ...key, el("mark", { class: "query", text: visible(text[last]) }));
 }
 
-/**
- * The whole of one text, its query marked.
- * @param {import("./source.js").Cloud} cloud
- * @param {number} example
- */
+/** The whole of one text, its query and positive keys marked. @type {(cloud: Cloud, example: number) => HTMLElement} */
 export function textOf(cloud, example) {
   const text = cloud.texts[example];
   if (!text) return el("span", { class: "hint", text: `prompt ${example + 1}; its text was not kept` });
-  const keys = cloud.example.map((one, i) => ({ one, i })).filter(({ one, i }) => one === example && cloud.positive[i]).map(({ i }) => cloud.places[i]);
-  const last = text.length - 1;
-  return el("span", { class: "quote" }, ...text.map((token, place) => (place === last ? el("mark", { class: "query", text: visible(token) })
-    : keys.includes(place) ? el("mark", { class: "key", text: visible(token) }) : visible(token))));
+  const keys = cloud.places.filter((_, i) => cloud.example[i] === example && cloud.positive[i]);
+  const kind = (/** @type {number} */ place) => (place === text.length - 1 ? "query" : keys.includes(place) ? "key" : "");
+  return el("span", { class: "quote" }, ...text.map((token, place) =>
+    kind(place) ? el("mark", { class: kind(place), text: visible(token) }) : visible(token)));
 }
 
-/**
- * @param {import("./source.js").Cloud} cloud
- * @param {number[]} chosen
- * @param {string} name
- * @param {() => void} clear
- */
+/** @type {(cloud: Cloud, chosen: number[], name: string, clear: () => void) => HTMLElement[]} */
 export function chosenTable(cloud, chosen, name, clear) {
   if (!chosen.length) return [];
-  const rows = chosen.slice(0, LISTED).map((i) => el("tr", {}, el("td", { class: "words", text: told(cloud, i).join(", ") }), el("td", { class: "words" }, quoteOf(cloud, i))));
   const more = chosen.length > LISTED ? `, the first ${LISTED} are listed` : "";
-  const csv = () => saveText(`points ${name}.csv`, "text/csv", ["point,text", ...chosen.map((i) =>
-    [told(cloud, i).join("; "), quoteOf(cloud, i).textContent ?? ""].map((cell) => `"${cell.replaceAll('"', '""')}"`).join(","))].join("\n"));
+  const rows = () => chosen.map((i) => [told(cloud, i).join("; "), quoteOf(cloud, i).textContent ?? ""]);
   return [
     el("p", { class: "controls" }, el("b", { text: `${counted(chosen.length, "point")} chosen${more}` }),
-      el("button", { type: "button", class: "link", text: "Save as CSV", on: { click: csv } }),
-      el("button", { type: "button", class: "link", text: "Let go", on: { click: clear } })),
-    el("div", { class: "chosen-points scroll", tabindex: "0", role: "region", "aria-label": "Chosen points" },
-      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "point" }), el("th", { scope: "col", text: "in its text" }))), el("tbody", {}, ...rows))),
+      button("Save as CSV", () => saveText(`points ${name}.csv`, "text/csv", csvOf(["point", "text"], rows()))), button("Let go", clear)),
+    el("div", { class: "chosen-points" }, tableOf(["point", "in its text"], chosen.slice(0, LISTED).map((i) => [told(cloud, i).join(", "), quoteOf(cloud, i)]),
+      { words: ["point", "in its text"], label: "Chosen points" })),
   ];
 }

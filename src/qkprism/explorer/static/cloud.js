@@ -1,10 +1,10 @@
 // Keys and queries as a cloud: turned in three dimensions, coloured by any label, chosen by a line drawn around them.
 
+/** @import { Cloud } from "./source.js" */
 import { chosenTable, contextOf } from "./chosen.js";
-import { el, fill } from "./dom.js";
+import { el, fill, select } from "./dom.js";
 import { visible } from "./letters.js";
-import { MOST_LOOKS, SIZE, markSample, stampOf } from "./marks.js";
-import { cubeOf, nearest, nextTowards, project, within } from "./points.js";
+import { MOST_LOOKS, SIZE, cubeOf, markSample, nearest, nextTowards, project, stampOf, within } from "./points.js";
 
 const HIGH = 0.66; // of its width
 const NEAR = 12; // pixels at which a point is pointed at
@@ -12,24 +12,19 @@ const TURN = 0.012; // radians a pixel
 const NAMED = 24; // values in the legend
 const ARROWS = new Map([["ArrowLeft", [-1, 0]], ["ArrowRight", [1, 0]], ["ArrowUp", [0, -1]], ["ArrowDown", [0, 1]]]);
 const HELP = "Arrows go from point to point, Space chooses one, Shift and arrows turn, Escape lets go. Drag to turn or to draw a line around points.";
-let count = 0;
+let clouds = 0;
 
-/**
- * @param {import("./source.js").Cloud} cloud
- * @param {string} name of what is drawn
- */
+/** The cloud of what has a name. @type {(cloud: Cloud, name: string) => HTMLElement} */
 export function cloudView(cloud, name) {
-  const id = `cloud-${++count}`;
-  const canvas = /** @type {HTMLCanvasElement} */ (
-    el("canvas", { tabindex: "0", role: "application", "aria-label": `Keys and queries in ${name}`, "aria-describedby": `${id}-help` }));
+  const id = `cloud-${++clouds}`;
+  const canvas = el("canvas", { tabindex: "0", role: "application", "aria-label": `Keys and queries in ${name}`, "aria-describedby": `${id}-help` });
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-  const select = (/** @type {string} */ told, /** @type {string[]} */ names) => /** @type {HTMLSelectElement} */ (
-    el("select", { "aria-label": told }, ...names.map((text, value) => el("option", { value, text }))));
-  const by = select("Colour by", [...cloud.labels.map((label) => label.name), "positive or negative", "key or query"]);
+  const choice = (/** @type {string} */ told, /** @type {string[]} */ names) => select(told, names.map((text, value) => [value, text]));
+  const by = choice("Colour by", [...cloud.labels.map((label) => label.name), "positive or negative", "key or query"]);
   by.value = String(Math.max(0, cloud.labels.findIndex((label) => label.name === name)));
-  const way = select("Seen by", cloud.views.map((view) => view.name));
-  const deep = select("Dimensions", ["2D", "3D"]);
-  const drag = select("Dragging", ["turns it", "draws a line around points"]);
+  const way = choice("Seen by", cloud.views.map((view) => view.name));
+  const deep = choice("Dimensions", ["2D", "3D"]);
+  const drag = choice("Dragging", ["turns it", "draws a line around points"]);
   const legend = el("ul", { class: "legend", "aria-label": "Values; press one to choose its points" });
   const said = el("div", { class: "hint pointed-at", "aria-live": "polite" });
   const list = el("div", {});
@@ -43,17 +38,12 @@ export function cloudView(cloud, name) {
   let cube = cubeOf([]);
   let screen = cubeOf([]);
   let flat = true;
-  /** @type {number[]} */
-  let looks = [];
-  /** @type {HTMLCanvasElement[]} */
-  let stamps = [];
-  let hollow = /** @type {HTMLCanvasElement[]} */ ([]);
+  let looks = /** @type {number[]} */ ([]);
+  let [stamps, hollow] = /** @type {HTMLCanvasElement[][]} */ ([[], []]);
   const chosen = new Set();
   let [yaw, pitch, pointed, asked] = [0.6, 0.35, -1, 0];
-  /** @type {[number, number][]} */
-  let line = [];
-  /** @type {{x: number, y: number}|null} */
-  let held = null;
+  let line = /** @type {[number, number][]} */ ([]);
+  let held = /** @type {{x: number, y: number}|null} */ (null);
   let [width, height, scale] = [600, 400, 1];
 
   function valuesBy() {
@@ -87,8 +77,7 @@ export function cloudView(cloud, name) {
   function restamp() {
     const paper = getComputedStyle(canvas).backgroundColor;
     const kinds = Array.from({ length: Math.min(MOST_LOOKS, Math.max(...looks, 0)) + 1 }, (_, look) => look);
-    stamps = kinds.map((look) => stampOf(look, false, scale, paper));
-    hollow = kinds.map((look) => stampOf(look, true, scale, paper));
+    [stamps, hollow] = [false, true].map((empty) => kinds.map((look) => stampOf(look, empty, scale, paper)));
     soon();
   }
 
@@ -245,5 +234,5 @@ export function cloudView(cloud, name) {
   place();
   recolor();
   requestAnimationFrame(resize);
-  return { element, canvas };
+  return element;
 }

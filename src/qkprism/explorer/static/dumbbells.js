@@ -5,43 +5,30 @@ import { visible } from "./letters.js";
 
 /** @typedef {{name: string, kind: string, before: number, after: number, low: number, high: number}} Change */
 
-/**
- * @param {Change[]} changes
- * @param {{label: string, digits: number}} how
- */
-export function dumbbells(changes, how) {
+/** @type {(changes: Change[], label: string, digits: number) => HTMLElement} */
+export function dumbbells(changes, label, digits) {
   const most = Math.max(0.01, ...changes.map((one) => Math.max(one.before, one.after, one.high)));
   const reach = Math.min(1, 1.04 * most);
   return el("div", { class: "dumbbells" },
     el("ul", { class: "legend", "aria-hidden": "true" },
-      legendItem("before", "before"), legendItem("after", "after"), legendItem("range", "under controls")),
-    el("ol", { class: "changes", "aria-label": how.label }, ...changes.map((one) => changeRow(one, reach, how.digits)),
+      legendItem("before", dot("before", "50%", "50%")), legendItem("after", dot("after", "50%", "50%")),
+      legendItem("under controls", svg("rect", { x: 2, y: 3, width: 12, height: 10, class: "range" }))),
+    el("ol", { class: "changes", "aria-label": label }, ...changes.map((one) => changeRow(one, reach, digits)),
       el("li", { class: "change hint", "aria-hidden": "true" }, el("span", {}),
         el("span", { class: "axis-ends" }, el("span", { text: "0" }), el("span", { text: reach.toFixed(2) })))));
 }
 
-/**
- * @param {string} kind
- * @param {string} text
- */
-function legendItem(kind, text) {
-  return el("li", {}, svg("svg", { viewBox: "0 0 16 16", class: "sample" }, kind === "range" ? svg("rect", { x: 2, y: 3, width: 12, height: 10, class: "range" }) : dot(kind, "50%", "50%")), el("span", { text }));
+/** @type {(text: string, sample: SVGElement) => HTMLElement} */
+function legendItem(text, sample) {
+  return el("li", {}, svg("svg", { viewBox: "0 0 16 16", class: "sample" }, sample), el("span", { text }));
 }
 
-/**
- * @param {string} kind
- * @param {string} x
- * @param {string} y
- */
+/** @type {(kind: string, x: string, y: string) => SVGElement} */
 function dot(kind, x, y) {
   return svg("circle", { cx: x, cy: y, r: 5, class: `dot ${kind}` });
 }
 
-/**
- * @param {Change} one
- * @param {number} reach
- * @param {number} digits
- */
+/** @type {(one: Change, reach: number, digits: number) => HTMLElement} */
 function changeRow(one, reach, digits) {
   const told = (/** @type {number} */ value) => value.toFixed(digits);
   const share = (/** @type {number} */ value) => (100 * Math.min(value, reach)) / reach;

@@ -1,6 +1,9 @@
 // Which edit: a head, what of it (a part of the logit, or features of a run), and how.
 
-import { el, fill } from "./dom.js";
+/** @import { Edits } from "./source.js" */
+/** @import { State } from "./state.js" */
+import { el, fill, hint, option, radios } from "./dom.js";
+import { sureness } from "./letters.js";
 import { go } from "./state.js";
 
 const KINDS = [
@@ -18,23 +21,18 @@ const RUN = "run:";
  */
 
 export function editForm() {
-  const head = /** @type {HTMLInputElement} */ (el("input", { id: "edit-head", size: "8", spellcheck: "false", "aria-label": "Head" }));
-  const what = /** @type {HTMLSelectElement} */ (el("select", { id: "edit-what" }));
-  const meaning = el("p", { class: "hint" });
+  const head = el("input", { id: "edit-head", size: "8", spellcheck: "false", "aria-label": "Head" });
+  const what = el("select", { id: "edit-what" });
+  const meaning = hint("");
   const features = el("div", { class: "features", role: "group", "aria-label": "Features" });
-  const kinds = KINDS.map(([value, text, told]) => {
-    const radio = /** @type {HTMLInputElement} */ (el("input", { type: "radio", name: "edit-kind", value, id: `edit-${value}` }));
-    radio.addEventListener("change", () => go({ kind: value }));
-    return { radio, element: el("label", { class: "choice", for: `edit-${value}`, title: told }, radio, ` ${text}`), told, text, value };
-  });
-  const amount = /** @type {HTMLInputElement} */ (
-    el("input", { type: "range", min: "-2", max: "3", step: "0.1", id: "edit-amount", "aria-describedby": "edit-amount-hint" }));
+  const kinds = radios("edit", KINDS, (kind) => go({ kind }));
+  const amount = el("input", { type: "range", min: "-2", max: "3", step: "0.1", id: "edit-amount", "aria-describedby": "edit-amount-hint" });
   const shown = el("output", { class: "amount" });
-  const done = el("p", { class: "hint" });
+  const done = hint("");
   const lacking = el("p", { class: "hint", id: "edit-lacking" });
   const slider = el("div", { class: "slider" }, el("label", { for: "edit-amount", text: "by" }), amount, shown,
     el("p", { class: "hint", id: "edit-amount-hint", text: "1: the first key has what the second has. 0: nothing. Below 0: away from it." }));
-  const together = /** @type {HTMLInputElement} */ (el("input", { type: "checkbox", id: "edit-together" }));
+  const together = el("input", { type: "checkbox", id: "edit-together" });
   const several = el("span", {});
   const all = el("label", { class: "choice", for: "edit-together" }, together, several);
   const element = el("div", { class: "edit-form" },
@@ -59,12 +57,7 @@ export function editForm() {
     waiting = setTimeout(() => go({ amount: amount.value }, { replace: true }), 200);
   });
 
-  /**
-   * Show what can be edited, and give what is chosen of it.
-   * @param {import("./source.js").Edits} edits
-   * @param {import("./state.js").State} state
-   * @returns {EditChoice}
-   */
+  /** Show what can be edited, and give what is chosen of it. @type {(edits: Edits, state: State) => EditChoice} */
   function show(edits, state) {
     const set = edits.sets.find((one) => one.run === state.run) ?? (state.part ? undefined : edits.sets[0]);
     const part = set ? null : edits.parts.find((one) => one.name === state.part) ?? edits.parts[0];
@@ -72,7 +65,7 @@ export function editForm() {
     const wanted = (state.features ?? "").split("\n").filter((name) => names.includes(name));
     const chosen = wanted.length ? wanted : names;
     const why = set ? set.lacking : "a part of a logit has no conditional exchange; choose features of a run.";
-    const kind = kinds.find(({ value }) => value === state.kind && !(value === "conditional" && why)) ?? kinds[0];
+    const [kind, text, told] = KINDS.find(([kind]) => kind === state.kind && !(kind === "conditional" && why)) ?? KINDS[0];
     const far = Number(state.amount ?? 1);
     head.value = edits.head;
     fill(what, ...groups(edits));
@@ -80,41 +73,33 @@ export function editForm() {
     fill(meaning, part?.meaning ?? "Tick the features that are edited together. p: how often null data holds as well on held-out examples.");
     fill(features, ...(set ? set.features.map((one) => featureBox(one, chosen.includes(one.name))) : []));
     for (const { radio, value } of kinds) {
-      radio.checked = value === kind.value;
+      radio.checked = value === kind;
       radio.disabled = value === "conditional" && Boolean(why);
     }
-    fill(done, `To ${kind.text}: ${kind.told}.`);
+    fill(done, `To ${text}: ${told}.`);
     fill(lacking, why ? `Not to swap conditionally: ${why}` : "");
-    slider.hidden = kind.value !== "steer";
+    slider.hidden = kind !== "steer";
     amount.value = String(Number.isFinite(far) ? far : 1);
     fill(shown, Number(amount.value).toFixed(1));
     all.hidden = !set || set.heads.length < 2;
     together.checked = state.together === "yes" && !all.hidden;
     fill(several, ` in all ${set?.heads.length ?? 1} heads of this run at once: ${set?.heads.join(", ") ?? ""}`);
-    return { head: edits.head, part: part?.name ?? null, run: set?.run ?? null, features: chosen, kind: kind.value,
+    return { head: edits.head, part: part?.name ?? null, run: set?.run ?? null, features: chosen, kind,
       amount: Number(amount.value), together: together.checked };
   }
 
   return { element, show };
 }
 
-/** @param {import("./source.js").Edits} edits */
+/** @param {Edits} edits */
 function groups(edits) {
-  const runs = edits.sets.map((one) => el("option", { value: RUN + one.run, text: one.run }));
-  const parts = edits.parts.map((one) => el("option", { value: PART + one.name, text: one.name }));
-  return [
-    ...(runs.length ? [el("optgroup", { label: "features of a run" }, ...runs)] : []),
-    el("optgroup", { label: "a part of the logit" }, ...parts),
-  ];
+  const runs = edits.sets.map((one) => option(RUN + one.run, one.run));
+  const parts = edits.parts.map((one) => option(PART + one.name, one.name));
+  return [runs.length ? el("optgroup", { label: "features of a run" }, ...runs) : null, el("optgroup", { label: "a part of the logit" }, ...parts)];
 }
 
-/**
- * @param {{name: string, rank: number, p: number|null}} feature
- * @param {boolean} checked
- */
-function featureBox(feature, checked) {
-  const box = el("input", { type: "checkbox", value: feature.name });
-  /** @type {HTMLInputElement} */ (box).checked = checked;
-  const p = feature.p === null ? "not tested" : feature.p < 0.001 ? "p < 0.001" : `p ${feature.p.toFixed(3)}`;
-  return el("label", { class: "choice" }, box, ` ${feature.name} `, el("span", { class: "hint", text: `rank ${feature.rank}, ${p}` }));
+/** @type {(feature: {name: string, rank: number, p: number|null}, checked: boolean) => HTMLElement} */
+function featureBox({ name, rank, p }, checked) {
+  const sure = p === null ? "not tested" : `p ${sureness(p)}`;
+  return el("label", { class: "choice" }, el("input", { type: "checkbox", value: name, checked }), ` ${name} `, el("span", { class: "hint", text: `rank ${rank}, ${sure}` }));
 }

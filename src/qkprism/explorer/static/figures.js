@@ -1,8 +1,7 @@
 // Figures that only a study has: plotly draws them, and is read when the first of them is looked at.
 
-import { el, fill } from "./dom.js";
-import { held } from "./packed.js";
-import { ask } from "./source.js";
+import { button, el, fill } from "./dom.js";
+import { ask, held } from "./source.js";
 
 const ADDRESS = "static/plotly.min.js";
 /** @type {Promise<any>|null} */
@@ -28,22 +27,17 @@ export function figurePlace() {
   const element = el("div", {}, drawn, saves);
   let shown = "";
 
-  /**
-   * @param {string} run
-   * @param {string} figure
-   */
-  async function show(run, figure) {
+  async function show(/** @type {string} */ run, /** @type {string} */ figure) {
     const wanted = JSON.stringify([run, figure]);
     if (shown === wanted) return;
     shown = wanted;
     const { figure: body } = await ask("figure", { run, figure });
     if (shown !== wanted) return; // another was asked for meanwhile
-    const inner = el("div", { role: "img", "aria-label": body.layout.title?.text?.replace(/<[^>]*>/g, " ") ?? figure });
-    inner.style.setProperty("height", `${body.layout.height ?? 450}px`);
+    const inner = el("div", { role: "img", "aria-label": body.layout.title?.text?.replace(/<[^>]*>/g, " ") ?? figure,
+      style: { height: `${body.layout.height ?? 450}px` } });
     const save = (/** @type {string} */ format) => async () =>
       (await (reading ??= read())).downloadImage(inner, { format, filename: `${run} ${figure}`.replace(/[^\w.-]+/g, "_"), width: inner.clientWidth, height: inner.clientHeight });
-    fill(saves, ...["svg", "png"].map((format) =>
-      el("button", { type: "button", class: "link", text: `Save as ${format.toUpperCase()}`, on: { click: save(format) } })));
+    fill(saves, ...["svg", "png"].map((format) => button(`Save as ${format.toUpperCase()}`, save(format))));
     fill(drawn, inner); // as high as it will be, before plotly is read
     const drawing = await (reading ??= read());
     if (shown !== wanted) return;

@@ -1,16 +1,18 @@
-// One stop of the Tab key for a group of buttons; arrows, Home and End move within it.
+// Groups of buttons: one stop of the Tab key each, with arrows, Home and End within; clicks and pointing by place.
 
-/**
- * @param {HTMLElement} group
- * @param {{columns?: () => number, lines?: boolean}} [how] `columns`: of a grid, for up and down; `lines`: up and down
- *   go to the nearest button of another line, as in a text
- */
-export function roving(group, how = {}) {
-  group.addEventListener("keydown", (event) => {
+/** @typedef {{columns?: () => number, lines?: boolean}} Shape `columns`: of a grid, for up and down; `lines`: up and down
+ *   go to the nearest button of another line, as in a text */
+
+/** @typedef {{choose: (place: number) => void, point?: (place: number|null) => void}} Act what a click and pointing do */
+
+/** @type {(group: HTMLElement|SVGElement, shape?: Shape) => void} */
+export function roving(group, shape = {}) {
+  group.addEventListener("keydown", (given) => {
+    const event = /** @type {KeyboardEvent} */ (given);
     const buttons = /** @type {HTMLElement[]} */ ([...group.querySelectorAll("[data-rove]")]);
     const at = buttons.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     if (at < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
-    const to = destination(event.key, buttons, at, how);
+    const to = destination(event.key, buttons, at, shape);
     if (to === null) return;
     event.preventDefault();
     setStop(buttons, to);
@@ -19,24 +21,32 @@ export function roving(group, how = {}) {
 }
 
 /**
- * Which button the Tab key reaches.
- * @param {HTMLElement[]} buttons
- * @param {number} at
+ * Buttons that have a `data-place`: a click chooses one; the pointer or the focus points at one, and at none when it leaves.
+ * @type {(group: HTMLElement, act: Act, shape?: Shape) => void}
  */
+export function placed(group, { choose, point }, shape = {}) {
+  roving(group, shape);
+  const placeOf = (/** @type {Event} */ event) => {
+    const button = /** @type {HTMLElement|null} */ (/** @type {HTMLElement} */ (event.target).closest("[data-place]"));
+    return button && Number(button.dataset.place);
+  };
+  group.addEventListener("click", (event) => {
+    const place = placeOf(event);
+    if (place !== null) choose(place);
+  });
+  if (!point) return;
+  for (const event of ["pointerover", "focusin"]) group.addEventListener(event, (e) => point(placeOf(e)));
+  for (const event of ["pointerleave", "focusout"]) group.addEventListener(event, () => point(null));
+}
+
+/** Which button the Tab key reaches. @type {(buttons: (HTMLElement|SVGElement)[], at: number) => void} */
 export function setStop(buttons, at) {
   buttons.forEach((button, i) => button.setAttribute("tabindex", i === at ? "0" : "-1"));
 }
 
-/**
- * @param {string} key
- * @param {HTMLElement[]} buttons
- * @param {number} at
- * @param {{columns?: () => number, lines?: boolean}} how
- * @returns {number|null}
- */
-function destination(key, buttons, at, how) {
+/** @type {(key: string, buttons: HTMLElement[], at: number, shape: Shape) => number|null} */
+function destination(key, buttons, at, { columns, lines }) {
   const last = buttons.length - 1;
-  const across = how.columns ? how.columns() : 1;
   const within = (/** @type {number} */ to) => (to >= 0 && to <= last ? to : at);
   if (key === "Home") return 0;
   if (key === "End") return last;
@@ -44,15 +54,10 @@ function destination(key, buttons, at, how) {
   if (key === "ArrowLeft") return within(at - 1);
   if (key !== "ArrowUp" && key !== "ArrowDown") return null;
   const step = key === "ArrowDown" ? 1 : -1;
-  return how.lines ? nextLine(buttons, at, step) : within(at + step * across);
+  return lines ? nextLine(buttons, at, step) : within(at + step * (columns ? columns() : 1));
 }
 
-/**
- * The nearest button of the line above or below.
- * @param {HTMLElement[]} buttons
- * @param {number} at
- * @param {number} step
- */
+/** The nearest button of the line above or below. @type {(buttons: HTMLElement[], at: number, step: number) => number} */
 function nextLine(buttons, at, step) {
   const from = buttons[at].getBoundingClientRect();
   let best = at;

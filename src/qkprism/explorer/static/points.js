@@ -1,17 +1,13 @@
-// Points in two or three dimensions on a canvas: where each stands on the screen, and which of them a lasso holds.
+// Points in two or three dimensions on a canvas: where each stands on the screen, which of them a lasso holds, and their
+// marks: ten colours by three shapes, drawn once and stamped many times; a query is hollow.
 
-/**
- * @typedef {{x: number, y: number, z: number, look: number}} Point `look`: the place of its mark among marks
- * @typedef {{yaw: number, pitch: number, flat: boolean, width: number, height: number}} Camera
- */
+import { svg } from "./dom.js";
+
+/** @typedef {{yaw: number, pitch: number, flat: boolean, width: number, height: number}} Camera */
 
 const MARGIN = 26;
 
-/**
- * A cloud that fills a cube from -1 to 1, whatever its units.
- * @param {(number|null)[][]} rows
- * @returns {Float32Array} three numbers a point
- */
+/** A cloud that fills a cube from -1 to 1, whatever its units: three numbers a point. @type {(rows: (number|null)[][]) => Float32Array} */
 export function cubeOf(rows) {
   const found = new Float32Array(3 * rows.length);
   for (let axis = 0; axis < 3; axis++) {
@@ -27,9 +23,7 @@ export function cubeOf(rows) {
 
 /**
  * Where the points stand on the screen, in pixels, and how near each is (three numbers a point).
- * @param {Float32Array} cube
- * @param {Camera} camera
- * @param {Float32Array} onto
+ * @type {(cube: Float32Array, camera: Camera, onto: Float32Array) => void}
  */
 export function project(cube, camera, onto) {
   const { yaw, pitch, flat, width, height } = camera;
@@ -49,10 +43,7 @@ export function project(cube, camera, onto) {
 
 /**
  * The point nearest to a place of the screen, within a reach; -1 if there is none.
- * @param {Float32Array} screen
- * @param {number} x
- * @param {number} y
- * @param {number} reach
+ * @type {(screen: Float32Array, x: number, y: number, reach: number) => number}
  */
 export function nearest(screen, x, y, reach) {
   let best = -1;
@@ -66,10 +57,7 @@ export function nearest(screen, x, y, reach) {
 
 /**
  * The nearest point in a direction from another: for the arrow keys.
- * @param {Float32Array} screen
- * @param {number} from
- * @param {number} dx
- * @param {number} dy
+ * @type {(screen: Float32Array, from: number, dx: number, dy: number) => number}
  */
 export function nextTowards(screen, from, dx, dy) {
   let best = from;
@@ -83,12 +71,7 @@ export function nextTowards(screen, from, dx, dy) {
   return best;
 }
 
-/**
- * The points inside a line that was drawn around them.
- * @param {Float32Array} screen
- * @param {[number, number][]} line
- * @returns {number[]}
- */
+/** The points inside a line that was drawn around them. @type {(screen: Float32Array, line: [number, number][]) => number[]} */
 export function within(screen, line) {
   const found = [];
   for (let i = 0; i < screen.length; i += 3) {
@@ -101,4 +84,57 @@ export function within(screen, line) {
     if (inside) found.push(i / 3);
   }
   return found;
+}
+
+// as in the figures: told apart under every common colour blindness, and by lightness in print
+const MARK_COLORS = [
+  "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#332288", "#882255", "#999933", "#117733",
+];
+export const SIZE = 11; // of a stamp, in pixels
+const SHAPES = 3;
+const REST = "#8a8a8a"; // of values beyond those that have a mark of their own
+export const MOST_LOOKS = MARK_COLORS.length * SHAPES;
+
+/** @param {number} look */
+function colorOf(look) {
+  return look < MOST_LOOKS ? MARK_COLORS[look % MARK_COLORS.length] : REST;
+}
+
+/** The corners of a mark in a square of 1; null for a disc. @type {(look: number) => [number, number][]|null} */
+function corners(look) {
+  const shape = look < MOST_LOOKS ? Math.floor(look / MARK_COLORS.length) : 0;
+  if (shape === 0) return null;
+  return shape === 1 ? [[0.5, 0.04], [0.96, 0.92], [0.04, 0.92]] : [[0.5, 0], [1, 0.5], [0.5, 1], [0, 0.5]];
+}
+
+/**
+ * A stamp of a mark; `scale`: pixels of the screen in one, `paper`: the colour behind it.
+ * @type {(look: number, hollow: boolean, scale: number, paper: string) => HTMLCanvasElement}
+ */
+export function stampOf(look, hollow, scale, paper) {
+  const stamp = document.createElement("canvas");
+  [stamp.width, stamp.height] = [SIZE * scale, SIZE * scale];
+  const pen = /** @type {CanvasRenderingContext2D} */ (stamp.getContext("2d"));
+  pen.scale(scale, scale);
+  pen.beginPath();
+  if (hollow) pen.rect(2, 2, SIZE - 4, SIZE - 4);
+  else if (!corners(look)) pen.arc(SIZE / 2, SIZE / 2, SIZE / 2 - 1.5, 0, 2 * Math.PI);
+  else for (const [x, y] of corners(look) ?? []) pen.lineTo(1 + (SIZE - 2) * x, 1 + (SIZE - 2) * y);
+  pen.closePath();
+  pen.lineWidth = hollow ? 2 : 0.8;
+  pen.strokeStyle = hollow ? colorOf(look) : paper;
+  pen.fillStyle = hollow ? paper : colorOf(look);
+  pen.fill();
+  pen.stroke();
+  return stamp;
+}
+
+/** The same mark for a legend. @type {(look: number, hollow?: boolean) => SVGElement} */
+export function markSample(look, hollow = false) {
+  const color = colorOf(look);
+  const found = corners(look);
+  const mark = hollow ? svg("rect", { x: 3, y: 3, width: 8, height: 8, fill: "none", stroke: color, "stroke-width": 2 })
+    : found ? svg("polygon", { points: found.map(([x, y]) => `${1 + 12 * x},${1 + 12 * y}`).join(" "), fill: color })
+      : svg("circle", { cx: 7, cy: 7, r: 5.5, fill: color });
+  return svg("svg", { class: "shape", viewBox: "0 0 14 14", "aria-hidden": "true" }, mark);
 }

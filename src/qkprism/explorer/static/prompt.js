@@ -1,6 +1,6 @@
 // The form in which any text is written, with some to try.
 
-import { el } from "./dom.js";
+import { button, el } from "./dom.js";
 
 const EXAMPLES = [
   "The hat is in box O, the jam is in box Z. The jam is in box",
@@ -15,18 +15,15 @@ const EXAMPLES = [
  * @param {(text: string) => void} submit
  */
 export function promptForm(id, verb, submit) {
-  const prompt = /** @type {HTMLTextAreaElement} */ (
-    el("textarea", { id, rows: "2", spellcheck: "false", placeholder: "Any text", "aria-describedby": `${id}-hint` }));
+  const prompt = el("textarea", { id, rows: "2", spellcheck: "false", placeholder: "Any text", "aria-describedby": `${id}-hint` });
   const form = el("form", { class: "ask" },
     el("label", { for: id, text: "Text" }), prompt,
     el("button", { type: "submit", class: "primary", text: verb }),
     el("p", { id: `${id}-hint`, class: "hint", text: "Enter asks, Shift+Enter starts a new line." }));
-  const given = (/** @type {string} */ text) => {
+  const examples = el("p", { class: "examples" }, el("span", { text: "Try: " }), ...EXAMPLES.map((text) => button(text, () => {
     prompt.value = text;
     submit(text);
-  };
-  const examples = el("p", { class: "examples" }, el("span", { text: "Try: " }),
-    ...EXAMPLES.map((text) => el("button", { type: "button", class: "link", text, on: { click: () => given(text) } })));
+  })));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     submit(prompt.value);

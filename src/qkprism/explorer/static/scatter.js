@@ -1,4 +1,4 @@
-// Points in a plane with named axes: heads by two scores, keys and queries by two coordinates.
+// Heads as points in a plane with named axes: by two scores.
 
 import { el, fill, svg } from "./dom.js";
 import { roving, setStop } from "./keys.js";
@@ -9,86 +9,54 @@ const LEFT = 58;
 const BOTTOM = 44;
 const ROOM = 12;
 
-/**
- * @typedef {{name: string, told: string, x: number, y: number, color: string, chosen?: boolean, shape?: string}} Point
- */
+/** @typedef {{name: string, told: string, x: number, y: number, color: string, chosen: boolean}} Point */
 
-/**
- * @param {string} label
- * @param {(name: string) => void} choose
- */
+/** @param {string} label @param {(name: string) => void} choose */
 export function scatterPlot(label, choose) {
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "scatter", role: "group", "aria-label": label });
   const said = el("p", { class: "hint pointed-at", text: "\u00a0" });
   const element = el("div", {}, picture, said);
-  roving(/** @type {any} */ (picture));
-  const nameOf = (/** @type {Event} */ event) => /** @type {SVGElement} */ (event.target).closest("[data-name]");
-  picture.addEventListener("click", (event) => {
-    const point = nameOf(event);
-    if (point) choose(/** @type {SVGElement} */ (point).dataset.name ?? "");
-  });
+  roving(picture);
+  const pointOf = (/** @type {Event} */ event) => /** @type {SVGElement|null} */ (/** @type {Element} */ (event.target).closest("[data-name]"));
+  const chooseAt = (/** @type {Event} */ event) => choose(pointOf(event)?.dataset.name ?? "");
+  picture.addEventListener("click", (event) => pointOf(event) && chooseAt(event));
   picture.addEventListener("keydown", (event) => {
-    const point = nameOf(event);
-    if (!point || (event.key !== "Enter" && event.key !== " ")) return;
+    if (!pointOf(event) || (event.key !== "Enter" && event.key !== " ")) return;
     event.preventDefault();
-    choose(/** @type {SVGElement} */ (point).dataset.name ?? "");
+    chooseAt(event);
   });
   for (const event of ["pointerover", "focusin"]) {
-    picture.addEventListener(event, (e) => fill(said, nameOf(e)?.getAttribute("aria-label") ?? "\u00a0"));
+    picture.addEventListener(event, (e) => fill(said, pointOf(e)?.getAttribute("aria-label") ?? "\u00a0"));
   }
 
   function show(/** @type {Point[]} */ points, /** @type {string} */ across, /** @type {string} */ up) {
     const [x, y] = [scaleOf(points.map((p) => p.x), LEFT, WIDTH - ROOM), scaleOf(points.map((p) => p.y), HEIGHT - BOTTOM, ROOM)];
-    const dots = [...points].sort((a, b) => Number(a.chosen ?? false) - Number(b.chosen ?? false)).map((point) => dotOf(point, x.at(point.x), y.at(point.y)));
+    const dots = [...points].sort((a, b) => Number(a.chosen) - Number(b.chosen)).map((point) => svg("circle", {
+      class: point.chosen ? "point chosen" : "point", fill: point.color, role: "button", tabindex: "-1", data: { name: point.name, rove: "" },
+      "aria-label": point.told, cx: x.at(point.x), cy: y.at(point.y), r: point.chosen ? 7 : 4.5,
+    }));
     fill(picture, ...grid(x, y), axisName(across, (LEFT + WIDTH) / 2, HEIGHT - 6, 0), axisName(up, 12, (HEIGHT - BOTTOM) / 2, -90), ...dots);
-    setStop(/** @type {any[]} */ (dots), 0);
+    setStop(dots, 0);
   }
 
   return { element, picture, show };
 }
 
-/**
- * @param {Point} point
- * @param {number} x
- * @param {number} y
- */
-function dotOf(point, x, y) {
-  const size = point.chosen ? 7 : 4.5;
-  const shared = {
-    class: point.chosen ? "point chosen" : "point", fill: point.color, role: "button", tabindex: "-1",
-    data: { name: point.name, rove: "" }, "aria-label": point.told,
-  };
-  if (point.shape === "square") return svg("rect", { ...shared, x: x - size, y: y - size, width: 2 * size, height: 2 * size });
-  return svg("circle", { ...shared, cx: x, cy: y, r: size });
-}
-
-/**
- * Where numbers stand on an axis, and round numbers to write at it.
- * @param {number[]} values
- * @param {number} from
- * @param {number} to
- */
+/** Where numbers stand on an axis, and round numbers to write at it. @param {number[]} values @param {number} from @param {number} to */
 function scaleOf(values, from, to) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (!values.length || low === high) [low, high] = [(low || 0) - 0.5, (high || 0) + 0.5];
   const room = 0.04 * (high - low);
   [low, high] = [low - room, high + room];
-  const step = roundStep((high - low) / 5);
+  const rough = (high - low) / 5;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * ([1, 2, 5].find((one) => one * power >= rough) ?? 10);
   const ticks = [];
   for (let tick = Math.ceil(low / step) * step; tick <= high; tick += step) ticks.push(Math.abs(tick) < step / 1e6 ? 0 : tick);
   return { at: (/** @type {number} */ value) => from + ((to - from) * (value - low)) / (high - low), ticks, digits: Math.max(0, -Math.floor(Math.log10(step))) };
 }
 
-/** @param {number} rough */
-function roundStep(rough) {
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return (/** @type {number} */ ([1, 2, 5, 10].find((one) => one * power >= rough))) * power;
-}
-
-/**
- * @param {ReturnType<typeof scaleOf>} x
- * @param {ReturnType<typeof scaleOf>} y
- */
+/** @param {ReturnType<typeof scaleOf>} x @param {ReturnType<typeof scaleOf>} y */
 function grid(x, y) {
   return [
     ...x.ticks.flatMap((tick) => [
@@ -102,12 +70,7 @@ function grid(x, y) {
   ];
 }
 
-/**
- * @param {string} text
- * @param {number} x
- * @param {number} y
- * @param {number} turned
- */
+/** @type {(text: string, x: number, y: number, turned: number) => SVGElement} */
 function axisName(text, x, y, turned) {
   return svg("text", { x, y, class: "axis-name", "text-anchor": "middle", transform: turned ? `rotate(${turned} ${x} ${y})` : null, text });
 }

@@ -1,8 +1,12 @@
 // Where answers come from: the server that gave this page, or the data inside a page that was mailed.
 
-import { held } from "./packed.js";
-
 /**
+ * What is answered, by what is asked.
+ * @typedef {{start: Start, explain: Explanation, row: Row, arcs: Links, edits: Edits, whatif: WhatIf, heads: Heads, head: HeadFacts,
+ *   evidence: Evidence, seen: Cloud, runs: {runs: RunFacts[]}, table: TableFacts, figure: {figure: {data: any, layout: any}},
+ *   shelf: {templates: {name: string, question: string, source: string}[]}, draft: Checked, mark: {line: string},
+ *   try: Job, job: Job, cancel: Job}} Answers
+ *
  * @typedef {{head: string, key: number, attention: number, decides: string, sentence: string, unnamed?: string[]}} Edge
  * @typedef {{tokens: string[], query: number, edges: Edge[], methods?: string[]}} Explanation
  * @typedef {{out: [number, number][][], into: [number, number][][]}} Links
@@ -56,9 +60,17 @@ import { held } from "./packed.js";
  *   labels: {name: string, keys: (string|null)[], queries: (string|null)[]}[], right: number|null, error: number|null,
  *   strongest: SeenText[], weakest: SeenText[], wrong: SeenText[]}} Cloud
  * @typedef {{head: string, strongest: Strong[], tested: Tested[]}} HeadFacts
+ *
+ * @typedef {{ask: string, with: Record<string, any>, answer: any}} Kept
  */
 
-/** @typedef {{ask: string, with: Record<string, any>, answer: any}} Kept */
+/** What this page holds in an element, as gzip in base64; null where there is none. @param {string} id */
+export async function held(id) {
+  const packed = document.getElementById(id)?.textContent;
+  if (!packed) return null;
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
 
 const inside = await held("data");
 /** The questions with their answers that a mailed page holds. */
@@ -66,20 +78,18 @@ const kept = inside === null ? null : /** @type {Kept[]} */ (JSON.parse(inside).
 /** Whether this page holds its answers and has nobody to ask. */
 export const mailed = kept !== null;
 
-/**
- * Whether this can be answered: all by a server, and by a page that was mailed what it holds.
- * @param {string} what
- */
+/** Whether this can be answered: all by a server, and by a page that was mailed what it holds. @param {keyof Answers} what */
 export function answers(what) {
   return !kept || kept.some((one) => one.ask === what);
 }
 
 /**
  * Ask for an answer. An error is thrown as a sentence.
- * @param {string} what start, explain, row, heads, head, ...
+ * @template {keyof Answers} What
+ * @param {What} what
  * @param {object} [question]
  * @param {AbortSignal} [signal] when it is aborted, the question's place in the queue is free
- * @returns {Promise<any>}
+ * @returns {Promise<Answers[What]>}
  */
 export async function ask(what, question, signal) {
   if (kept) return fromMail(kept, what, question ?? {});
@@ -98,9 +108,7 @@ export async function ask(what, question, signal) {
 
 /**
  * The first answer that was kept for a question: each word that was kept is said, or the question does not say it.
- * @param {Kept[]} all
- * @param {string} what
- * @param {any} question
+ * @type {(all: Kept[], what: string, question: any) => any}
  */
 function fromMail(all, what, question) {
   const said = (/** @type {any} */ value) => value !== null && value !== undefined && value !== "";

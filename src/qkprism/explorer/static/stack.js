@@ -2,22 +2,22 @@
 // first that the query sees: a bar to the right is what a part gives this key more than it gives the mean token. These
 // are the shares that the sentence tells.
 
+/** @import { Act } from "./keys.js" */
+/** @import { Row } from "./source.js" */
 import { el, fill, svg } from "./dom.js";
-import { roving, setStop } from "./keys.js";
-import { quoted, signed, visible } from "./letters.js";
+import { placed, setStop } from "./keys.js";
+import { signed, visible } from "./letters.js";
 
 const WIDE = 1000; // of the drawing; it stretches
 
 /** @typedef {{places: number[], parts: {name: string, color: string, values: number[]}[], logits: number[]}} Stacks */
+/** @typedef {{low: number, high: number}} Reach */
 
 /**
- * The keys that are drawn, in the order of the text, and what is drawn of them.
- * @param {import("./source.js").Row} row
- * @param {number} most
- * @param {number|null} key drawn also if it is not among the most attended
- * @returns {Stacks}
+ * The keys that are drawn, in the order of the text, and what is drawn of them; one key also if it is not among the most attended.
+ * @type {(row: Row, most: number, key: number|null) => Stacks}
  */
-export function stacksOf(row, most, key) {
+function stacksOf(row, most, key) {
   const seen = row.logits.map((_, place) => place).filter((place) => row.logits[place] !== null);
   const best = [...seen].sort((a, b) => row.attention[b] - row.attention[a]).slice(0, most);
   if (key !== null && seen.includes(key) && !best.includes(key)) best.push(key);
@@ -28,49 +28,24 @@ export function stacksOf(row, most, key) {
     return places.map((place) => (values[place] ?? 0) - mean);
   };
   const parts = row.parts.map(({ name, color, values }) => ({ name, color, values: of(values) }));
-  if (places[0] === 0) tellFirst(parts);
+  const [first, position] = ["first token", "position"].map((name) => parts.find((part) => part.name === name));
+  if (places[0] === 0 && first && position) { // the place of the first token is to be the first
+    first.values[0] += position.values[0];
+    position.values[0] = 0;
+  }
   return { places, parts: parts.filter((part) => part.values.some((x) => Math.abs(x) > 1e-6)), logits: of(row.logits) };
 }
 
-/**
- * The place of the first token is to be the first.
- * @param {{name: string, values: number[]}[]} parts
- */
-function tellFirst(parts) {
-  const [first, position] = ["first token", "position"].map((name) => parts.find((part) => part.name === name));
-  if (!first || !position) return;
-  first.values[0] += position.values[0];
-  position.values[0] = 0;
-}
-
-/**
- * @param {{choose: (place: number) => void, point: (place: number|null) => void}} act `choose` takes a key
- */
+/** @param {Act} act `choose` takes a key */
 export function stackView(act) {
   const list = el("div", { class: "stack", role: "group", "aria-label": "Keys and the parts of their logits" });
   const legend = el("ul", { class: "legend", "aria-label": "Parts" });
   const element = el("div", {}, legend, list);
-  roving(list);
-  const placeOf = (/** @type {Event} */ event) => {
-    const button = /** @type {HTMLElement} */ (event.target).closest("[data-place]");
-    return button ? Number(/** @type {HTMLElement} */ (button).dataset.place) : null;
-  };
-  list.addEventListener("click", (event) => {
-    const place = placeOf(event);
-    if (place !== null) act.choose(place);
-  });
-  for (const event of ["pointerover", "focusin"]) list.addEventListener(event, (e) => act.point(placeOf(e)));
-  for (const event of ["pointerleave", "focusout"]) list.addEventListener(event, () => act.point(null));
+  placed(list, act);
 
-  function show(
-    /** @type {import("./source.js").Row} */ row,
-    /** @type {string[]} */ tokens,
-    /** @type {number|null} */ key,
-    /** @type {number} */ most,
-  ) {
-    const held = list.contains(document.activeElement)
-      ? Number(/** @type {HTMLElement} */ (document.activeElement).dataset.place)
-      : null;
+  /** @type {(row: Row, tokens: string[], key: number|null, most: number) => void} */
+  function show(row, tokens, key, most) {
+    const held = list.contains(document.activeElement) ? Number(/** @type {HTMLElement} */ (document.activeElement).dataset.place) : null;
     const stacks = stacksOf(row, most, key);
     const reach = reachOf(stacks);
     const meaning = new Map(row.parts.map((part) => [part.name, part.meaning]));
@@ -94,10 +69,7 @@ export function stackView(act) {
   return { element, show, point };
 }
 
-/**
- * How far bars go to the left and to the right.
- * @param {Stacks} stacks
- */
+/** How far bars go to the left and to the right. @type {(stacks: Stacks) => Reach} */
 function reachOf(stacks) {
   let [low, high] = [-0.5, 0.5];
   stacks.places.forEach((_, i) => {
@@ -109,15 +81,8 @@ function reachOf(stacks) {
   return { low: low - room, high: high + room };
 }
 
-/**
- * One key: its token, attention and stack.
- * @param {import("./source.js").Row} row
- * @param {string[]} tokens
- * @param {Stacks} stacks
- * @param {number} i
- * @param {boolean} chosen
- * @param {{low: number, high: number}} reach
- */
+/** One key: its token, attention and stack.
+ *  @type {(row: Row, tokens: string[], stacks: Stacks, i: number, chosen: boolean, reach: Reach) => HTMLElement} */
 function keyRow(row, tokens, stacks, i, chosen, reach) {
   const place = stacks.places[i];
   const told = stacks.parts.map((part) => `${part.name} ${signed(part.values[i])}`).join(", ");
@@ -132,30 +97,22 @@ function keyRow(row, tokens, stacks, i, chosen, reach) {
     el("span", { class: "meter", "aria-hidden": "true" },
       el("span", { style: { width: `${Math.min(100, 100 * attention)}%` } })),
     el("span", { class: "unseen-words", text: ` attention. From the mean token: logit ${signed(stacks.logits[i])}: ${told}` }),
-    bars(stacks, i, reach));
+    stackBars(stacks, i, reach));
 }
 
-/**
- * @param {Stacks} stacks
- * @param {number} i
- * @param {{low: number, high: number}} reach
- */
-function bars(stacks, i, reach) {
+/** @type {(stacks: Stacks, i: number, reach: Reach) => SVGElement} */
+function stackBars(stacks, i, reach) {
   const x = (/** @type {number} */ value) => (WIDE * (value - reach.low)) / (reach.high - reach.low);
-  const made = [];
+  const upright = (/** @type {number} */ value, /** @type {string} */ kind) => svg("line", { x1: x(value), x2: x(value), y1: 0, y2: 24, class: kind });
   let [left, right] = [0, 0];
-  for (const { name, color, values } of stacks.parts) {
+  const bars = stacks.parts.map(({ name, color, values }) => {
     const value = values[i];
     const from = value < 0 ? left + value : right;
-    const bar = svg("rect", { x: x(from), width: Math.abs(x(value) - x(0)), y: 3, height: 18, fill: color, class: "bar" });
-    bar.append(svg("title", { text: `${name} ${signed(value)}` }));
-    made.push(bar);
     if (value < 0) left += value;
     else right += value;
-  }
-  const zero = svg("line", { x1: x(0), x2: x(0), y1: 0, y2: 24, class: "zero" });
-  const logit = svg("line", { x1: x(stacks.logits[i]), x2: x(stacks.logits[i]), y1: 0, y2: 24, class: "logit" });
-  const halo = svg("line", { x1: x(stacks.logits[i]), x2: x(stacks.logits[i]), y1: 0, y2: 24, class: "halo" });
+    return svg("rect", { x: x(from), width: Math.abs(x(value) - x(0)), y: 3, height: 18, fill: color, class: "bar" },
+      svg("title", { text: `${name} ${signed(value)}` }));
+  });
   return svg("svg", { viewBox: `0 0 ${WIDE} 24`, preserveAspectRatio: "none", class: "bars", "aria-hidden": "true" },
-    ...made, zero, halo, logit);
+    ...bars, upright(0, "zero"), upright(stacks.logits[i], "halo"), upright(stacks.logits[i], "logit"));
 }

@@ -13,53 +13,30 @@ export const VIEWS = new Map([
   ["contrast", "Try a contrast"], ["run", "Run"],
 ]);
 const PLACES = ["query", "key", "target"];
+const WORDS = ["head", "score", "across", "up", "other", "part", "run", "features", "kind", "amount", "together", "template",
+  "method", "table", "figure"];
 let said = location.hash;
 
-/**
- * The state that a hash says.
- * @param {string} hash
- * @returns {State}
- */
+/** The state that a hash says. @type {(hash: string) => State} */
 export function parseState(hash) {
-  const words = new URLSearchParams(hash.replace(/^#/, ""));
-  const number = (/** @type {string} */ name) => (/^\d{1,7}$/.test(words.get(name) ?? "") ? Number(words.get(name)) : null);
-  const text = words.get("text") ?? "";
-  const view = words.get("view") ?? (text ? "why" : "start");
-  return {
-    view: VIEWS.has(view) ? view : "start", text,
-    query: number("query"), key: number("key"), target: number("target"),
-    head: words.get("head"), score: words.get("score"), across: words.get("across"), up: words.get("up"), other: words.get("other"),
-    part: words.get("part"), run: words.get("run"), features: words.get("features"), kind: words.get("kind"),
-    amount: words.get("amount"), together: words.get("together"), template: words.get("template"), method: words.get("method"),
-    table: words.get("table"), figure: words.get("figure"),
-  };
+  const found = new URLSearchParams(hash.replace(/^#/, ""));
+  const number = (/** @type {string} */ name) => (/^\d{1,7}$/.test(found.get(name) ?? "") ? Number(found.get(name)) : null);
+  const text = found.get("text") ?? "";
+  const view = found.get("view") ?? (text ? "why" : "start");
+  const rest = [...PLACES.map((name) => [name, number(name)]), ...WORDS.map((name) => [name, found.get(name)])];
+  return { view: VIEWS.has(view) ? view : "start", text, ...Object.fromEntries(rest) };
 }
 
-/**
- * The hash that says a state.
- * @param {State} state
- */
+/** The hash that says a state; a lone surrogate cannot be in an address. @type {(state: State) => string} */
 export function formatState(state) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
-    if (value === null || value === "") continue;
-    words.set(name, PLACES.includes(name) ? String(value) : wellFormed(String(value)));
+    if (value !== null && value !== "") words.set(name, String(value).replace(/\p{Surrogate}/gu, "\ufffd"));
   }
   return `#${words}`;
 }
 
-/**
- * A text that can be in an address: a lone surrogate cannot.
- * @param {string} text
- */
-function wellFormed(text) {
-  return text.replace(/\p{Surrogate}/gu, "\ufffd");
-}
-
-/**
- * The address of another state, as `go` would have it from the first.
- * @param {Partial<State>} change
- */
+/** The address of another state, as `go` would have it from the first. @type {(change: Partial<State>) => string} */
 export function addressOf(change) {
   return formatState({ ...parseState(""), ...change });
 }
@@ -72,27 +49,25 @@ export function stateNow() {
 /**
  * Look at something else; the address says it, and back returns.
  * @param {Partial<State>} change
- * @param {{replace?: boolean}} [how] `replace`: back does not return to what is now, as for each step of a slider
+ * @param {{replace?: boolean, again?: boolean}} [how] `replace`: back does not return to what is now, as for each step of a
+ *   slider; `again`: look anew where nothing changes, for a question that failed
  */
 export function go(change, how = {}) {
-  const hash = formatState({ ...parseState(said), ...change });
-  if (hash === said) return;
-  said = hash;
+  const hash = formatState({ ...stateNow(), ...change });
+  if (hash === said && !how.again) return;
   try {
-    if (how.replace) history.replaceState(null, "", hash);
+    if (how.replace || hash === said) history.replaceState(null, "", hash);
     else history.pushState(null, "", hash);
   } catch {
     // a page within a notebook has no address of its own
   }
+  said = hash;
   dispatchEvent(new Event("statechange"));
 }
 
-/**
- * Call this with the state now and whenever it changes.
- * @param {(state: State) => void} look
- */
+/** Call this with the state now and whenever it changes. @param {(state: State) => void} look */
 export function onState(look) {
-  const now = () => look(parseState(said));
+  const now = () => look(stateNow());
   addEventListener("statechange", now);
   addEventListener("popstate", () => {
     said = location.hash;

@@ -1,53 +1,79 @@
-// A text as tokens: shaded by attention, with arcs from the query, and from and to the token that is pointed at.
+// A text as tokens: shaded by attention, with arcs from the query, and from and to the token that is pointed at; or with
+// marks that a click gives.
 
+/** @import { Act } from "./keys.js" */
+/** @import { Links, Row } from "./source.js" */
 import { el, fill, svg } from "./dom.js";
-import { roving, setStop } from "./keys.js";
+import { placed, setStop } from "./keys.js";
 import { visible } from "./letters.js";
 import { mailed } from "./source.js";
 
 const ARCS = 6;
 const FAINT = 0.02; // attention that gets no arc unless it is pointed at
 
-/**
- * @typedef {{element: HTMLElement, show: (tokens: string[], query: number) => void,
- *   shade: (row: import("./source.js").Row|null, key: number|null) => void, point: (place: number|null) => void,
- *   link: (links: import("./source.js").Links|null) => void}} Tokens
- */
+/** @typedef {{sign: string, kind: string, told: string}} Mark each has a sign, a colour and a word, so that colour is never alone */
+/** @typedef {{from: number, place: number, attention: number, kind: string}} Arc */
 
-/**
- * @param {{choose: (place: number) => void, point: (place: number|null) => void}} act `choose` makes a token the query
- * @returns {Tokens}
- */
+/** The tokens of a text as buttons. @param {string} label for who cannot see them @param {Act} act */
+function tokenLine(label, act) {
+  const line = el("div", { class: "tokens", role: "group", "aria-label": label });
+  /** @type {HTMLElement[]} */
+  let buttons = [];
+  /** @type {string[]} */
+  let shown = [];
+  placed(line, act, { lines: true });
+
+  /** Show tokens, of which the Tab key reaches one. */
+  function show(/** @type {string[]} */ tokens, /** @type {number} */ at) {
+    if (tokens.length !== shown.length || tokens.some((token, i) => token !== shown[i])) {
+      shown = tokens;
+      buttons = tokens.map((token, place) => el("button", { type: "button", class: "token", data: { place, rove: "" }, text: visible(token) }));
+      fill(line, ...buttons.flatMap((button, i) => (tokens[i].includes("\n") ? [button, el("br")] : [button])));
+      setStop(buttons, at);
+    } else if (!line.contains(document.activeElement)) setStop(buttons, at);
+    return buttons;
+  }
+
+  return { line, show };
+}
+
+/** @type {(button: HTMLElement, place: number, token: string, told: string, more?: string) => void} */
+function tell(button, place, token, told, more = "") {
+  button.title = `token ${place}${told ? `: ${told}` : ""}${more}`;
+  button.setAttribute("aria-label", `token ${place}: ${visible(token)}${told ? `, ${told}` : ""}`);
+}
+
+/** Tokens with marks by place, shaded by shares. @param {string} label @param {(place: number) => void} choose */
+export function markedTokens(label, choose) {
+  const { line, show: showTokens } = tokenLine(label, { choose });
+  const element = el("div", { class: "text marked-text" }, line);
+
+  /** @type {(tokens: string[], marks: Map<number, Mark>, shares?: (number|null)[]) => void} */
+  function show(tokens, marks, shares = []) {
+    showTokens(tokens, 0).forEach((button, place) => {
+      const mark = marks.get(place);
+      button.className = mark ? `token marked ${mark.kind}` : "token";
+      button.style.setProperty("--share", String(Math.min(1, shares[place] ?? 0)));
+      button.dataset.sign = mark?.sign ?? "";
+      tell(button, place, tokens[place], mark?.told ?? "");
+    });
+  }
+
+  return { element, show };
+}
+
+/** @param {Act} act `choose` makes a token the query */
 export function tokensView(act) {
   const arcs = svg("svg", { class: "arcs", "aria-hidden": "true" });
-  const line = el("div", { class: "tokens", role: "group", "aria-label": mailed ? "Tokens of the text" : "Tokens of the text. Choose one to ask from." });
+  const { line, show: showTokens } = tokenLine(mailed ? "Tokens of the text" : "Tokens of the text. Choose one to ask from.", act);
   const element = el("div", { class: "text" }, arcs, line);
   /** @type {HTMLElement[]} */
   let buttons = [];
-  /** @type {import("./source.js").Row|null} */
-  let row = null;
-  /** @type {string[]} */
-  let shown = [];
-  let query = 0;
-  /** @type {number|null} */
-  let chosen = null;
-  /** @type {number|null} */
-  let pointed = null;
-  /** @type {import("./source.js").Links|null} */
-  let links = null;
+  let row = /** @type {Row|null} */ (null);
+  let chosen = /** @type {number|null} */ (null);
+  let pointed = /** @type {number|null} */ (null);
+  let links = /** @type {Links|null} */ (null);
   let asked = 0;
-
-  roving(line, { lines: true });
-  const placeOf = (/** @type {Event} */ event) => {
-    const button = /** @type {HTMLElement} */ (event.target).closest("[data-place]");
-    return button ? Number(/** @type {HTMLElement} */ (button).dataset.place) : null;
-  };
-  line.addEventListener("click", (event) => {
-    const place = placeOf(event);
-    if (place !== null) act.choose(place);
-  });
-  for (const event of ["pointerover", "focusin"]) line.addEventListener(event, (e) => act.point(placeOf(e)));
-  for (const event of ["pointerleave", "focusout"]) line.addEventListener(event, () => act.point(null));
   new ResizeObserver(soon).observe(line);
 
   /** Draw arcs before the next frame, once. */
@@ -55,33 +81,20 @@ export function tokensView(act) {
     if (!asked) asked = requestAnimationFrame(draw);
   }
 
-  function show(/** @type {string[]} */ tokens, /** @type {number} */ from) {
-    query = from;
-    if (tokens.length !== shown.length || tokens.some((token, i) => token !== shown[i])) {
-      shown = tokens;
-      buttons = tokens.map((token, place) =>
-        el("button", { type: "button", class: "token", data: { place, rove: "" }, text: visible(token) }));
-      fill(line, ...buttons.flatMap((button, i) => (tokens[i].includes("\n") ? [button, el("br")] : [button])));
-    }
+  /** Show the tokens shaded by a row, with arcs to the keys it attends to, of which one stands out. */
+  function show(/** @type {string[]} */ tokens, /** @type {Row} */ given, /** @type {number|null} */ key) {
+    [row, chosen] = [given, key];
+    const { query, logits, attention } = given;
+    buttons = showTokens(tokens, query);
+    const most = Math.max(FAINT, ...attention.filter((_, place) => place > 0 && logits[place] !== null)); // heads rest at the first
     buttons.forEach((button, place) => {
+      const seen = logits[place] !== null;
       button.classList.toggle("query", place === query);
       button.setAttribute("aria-pressed", String(place === query));
-    });
-    if (!line.contains(document.activeElement)) setStop(buttons, query);
-  }
-
-  function shade(/** @type {import("./source.js").Row|null} */ given, /** @type {number|null} */ key) {
-    [row, chosen] = [given, key];
-    const most = row ? strongest(row) : 1;
-    buttons.forEach((button, place) => {
-      const seen = !row || row.logits[place] !== null;
-      const attention = row ? row.attention[place] : 0;
       button.classList.toggle("unseen", !seen);
       button.classList.toggle("key", place === chosen);
-      button.style.setProperty("--share", String(row && seen ? Math.min(1, attention / most) : 0));
-      const told = row && seen ? `attention ${attention.toFixed(3)}` : row ? "not seen from the query" : "";
-      button.title = `token ${place}${told ? `, ${told}` : ""}${mailed ? "" : ". Click: ask from here"}`;
-      button.setAttribute("aria-label", `token ${place}: ${visible(shown[place])}${told ? `, ${told}` : ""}`);
+      button.style.setProperty("--share", String(seen ? Math.min(1, attention[place] / most) : 0));
+      tell(button, place, tokens[place], seen ? `attention ${attention[place].toFixed(3)}` : "not seen from the query", mailed ? "" : ". Click: ask from here");
     });
     draw();
   }
@@ -94,21 +107,21 @@ export function tokensView(act) {
     soon();
   }
 
-  function link(/** @type {import("./source.js").Links|null} */ given) {
+  function link(/** @type {Links|null} */ given) {
     links = given;
     soon();
   }
 
   function draw() {
     asked = 0;
-    if (!row || !buttons[query]) return fill(arcs);
+    if (!row || !buttons[row.query]) return fill(arcs);
     const frame = element.getBoundingClientRect();
     const [down, right] = [element.scrollTop, element.scrollLeft];
     const boxOf = (/** @type {number} */ place) => {
       const box = buttons[place].getBoundingClientRect();
       return { x: box.left - frame.left + right + box.width / 2, y: box.top - frame.top + down + 2 };
     };
-    const drawn = pointed !== null && links ? arcsAt(links, pointed) : arcsDrawn(row, query, chosen, pointed);
+    const drawn = pointed !== null && links ? arcsAt(links, pointed) : arcsDrawn(row, pointed !== null && pointed !== row.query ? pointed : chosen);
     fill(arcs, ...drawn.map(({ from, place, attention, kind }) => {
       const [a, b] = [boxOf(from), boxOf(place)];
       const lift = Math.min(34, 10 + 0.12 * Math.hypot(b.x - a.x, b.y - a.y));
@@ -117,43 +130,20 @@ export function tokensView(act) {
     }));
   }
 
-  return { element, show, shade, point, link };
+  return { element, show, point, link };
 }
 
-/**
- * The largest attention but that of the first token, where heads rest.
- * @param {import("./source.js").Row} row
- */
-export function strongest(row) {
-  return Math.max(0.02, ...row.attention.slice(1).map((one, i) => (row.logits[i + 1] === null ? 0 : one)));
-}
-
-/** @typedef {{from: number, place: number, attention: number, kind: string}} Arc */
-
-/**
- * Arcs to the most attended tokens; the one that is pointed at, or chosen, stands out.
- * @param {import("./source.js").Row} row
- * @param {number} query
- * @param {number|null} chosen
- * @param {number|null} pointed
- * @returns {Arc[]}
- */
-function arcsDrawn(row, query, chosen, pointed) {
-  const strong = pointed !== null && pointed !== query ? pointed : chosen;
-  const best = row.attention
-    .map((attention, place) => ({ from: query, place, attention, kind: place === strong ? "strong" : "" }))
-    .filter((one) => one.place !== query && row.logits[one.place] !== null)
+/** Arcs to the most attended tokens, of which one stands out. @type {(row: Row, strong: number|null) => Arc[]} */
+function arcsDrawn({ query, attention, logits }, strong) {
+  const best = attention
+    .map((share, place) => ({ from: query, place, attention: share, kind: place === strong ? "strong" : "" }))
+    .filter((one) => one.place !== query && logits[one.place] !== null)
     .sort((a, b) => b.attention - a.attention);
   const drawn = best.slice(0, ARCS).filter((one) => one.attention >= FAINT && !one.kind);
   return [...drawn, ...best.filter((one) => one.kind)];
 }
 
-/**
- * Arcs from a token to those it attends to, and to it from those that attend to it.
- * @param {import("./source.js").Links} links
- * @param {number} at
- * @returns {Arc[]}
- */
+/** Arcs from a token to those it attends to, and to it from those that attend to it. @type {(links: Links, at: number) => Arc[]} */
 function arcsAt(links, at) {
   return [
     ...links.into[at].map(([from, attention]) => ({ from, place: at, attention, kind: "into" })),

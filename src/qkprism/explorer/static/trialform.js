@@ -1,25 +1,23 @@
 // Run a contrast: how much, where it is saved, how far it is, and what was found.
 
-import { el, fill } from "./dom.js";
-import { headLink } from "./headlink.js";
+/** @import { Job, Tried } from "./source.js" */
+import { button, el, fill, hint, tableOf } from "./dom.js";
 import { percent, sureness } from "./letters.js";
+import { headLink } from "./links.js";
 import { ask } from "./source.js";
-import { tableOf } from "./table.js";
+import { status } from "./status.js";
 
 const PAUSE = 500; // milliseconds between questions for how far it is
 
-/**
- * @param {{fail: (sentence: string) => void, done: () => void}} status
- * @param {() => object} draft
- */
-export function trialForm(status, draft) {
-  const top = number("trial-top", 4, 0, 40);
-  const n = number("trial-n", 128, 8, 2000);
-  const place = /** @type {HTMLInputElement} */ (el("input", { id: "trial-place", size: "24", spellcheck: "false" }));
+/** @param {() => object} draft */
+export function trialForm(draft) {
+  const top = el("input", { type: "number", id: "trial-top", value: 4, min: 0, max: 40 });
+  const n = el("input", { type: "number", id: "trial-n", value: 128, min: 8, max: 2000 });
+  const place = el("input", { id: "trial-place", size: "24", spellcheck: "false" });
   const drawn = el("span", { class: "controls" }, el("label", { for: "trial-n", text: "prompts drawn" }), n);
-  const run = /** @type {HTMLButtonElement} */ (el("button", { type: "submit", class: "primary", text: "Run it" }));
-  const cancel = /** @type {HTMLButtonElement} */ (el("button", { type: "button", class: "plain", text: "Cancel", hidden: true }));
-  const bar = /** @type {HTMLProgressElement} */ (el("progress", { max: "1", value: "0", "aria-label": "How far it is" }));
+  const run = el("button", { type: "submit", class: "primary", text: "Run it" });
+  const cancel = button("Cancel", () => ask("cancel", { job }).then(show, status.fail), { class: "plain" });
+  const bar = el("progress", { max: "1", value: "0", "aria-label": "How far it is" });
   const said = el("p", { class: "hint", role: "status" });
   const progress = el("div", { class: "controls", hidden: true }, bar, cancel);
   const found = el("div", {});
@@ -37,30 +35,24 @@ export function trialForm(status, draft) {
       const begun = await ask("try", { ...draft(), place: place.value, n: Number(n.value), top: Number(top.value) });
       status.done();
       job = begun.job;
-      follow(begun);
+      await follow(begun);
     } catch (error) {
-      status.fail(/** @type {Error} */ (error).message);
+      status.fail(error);
     }
   });
-  cancel.addEventListener("click", () => ask("cancel", { job }).then(show, (error) => status.fail(error.message)));
 
   /** Ask again and again until it is over. */
-  async function follow(/** @type {import("./source.js").Job} */ now) {
-    try {
-      while (now.job === job && (now.state === "waiting" || now.state === "running")) {
-        show(now);
-        await new Promise((wake) => setTimeout(wake, PAUSE));
-        now = await ask("job", { job: now.job });
-      }
-      if (now.job === job) show(now);
-    } catch (error) {
-      status.fail(/** @type {Error} */ (error).message);
+  async function follow(/** @type {Job} */ now) {
+    while (now.job === job && isBusy(now)) {
+      show(now);
+      await new Promise((wake) => setTimeout(wake, PAUSE));
+      now = await ask("job", { job: now.job });
     }
+    if (now.job === job) show(now);
   }
 
-  function show(/** @type {import("./source.js").Job} */ now) {
-    const busy = now.state === "waiting" || now.state === "running";
-    [progress.hidden, cancel.hidden, run.disabled] = [!busy, !busy, busy];
+  function show(/** @type {Job} */ now) {
+    [progress.hidden, run.disabled] = [!isBusy(now), isBusy(now)];
     const { step } = now;
     bar.value = step?.total ? step.done / step.total : 0;
     const far = step?.total ? `: ${step.done} of ${step.total} ${step.unit}` : "";
@@ -81,14 +73,18 @@ export function trialForm(status, draft) {
   };
 }
 
-/** @param {import("./source.js").Tried} result */
+/** @param {Job} job */
+function isBusy(job) {
+  return job.state === "waiting" || job.state === "running";
+}
+
+/** @param {Tried} result */
 function triedAnswer(result) {
   const best = result.heads[0];
-  const sentence = `${best.head} attends most to a positive key in ${percent(best.accuracy)} of ${result.n} prompts ` +
-    `(chance ${percent(result.chance)}, q ${sureness(best.q)}).`;
   return [
-    el("p", { class: "computed", text: sentence }),
-    el("p", { class: "hint", text: `Saved in ${result.place}; it is open in this page as ${result.run}.` }),
+    el("p", { class: "computed", text: `${best.head} attends most to a positive key in ${percent(best.accuracy)} of ${result.n} prompts ` +
+      `(chance ${percent(result.chance)}, q ${sureness(best.q)}).` }),
+    hint(`Saved in ${result.place}; it is open in this page as ${result.run}.`),
     tableOf(["head", "accuracy", "q", "logit gap"], result.heads.map((row) =>
       [headLink(row.head), percent(row.accuracy), sureness(row.q), (row.logit_gap ?? 0).toFixed(2)])),
     ...(result.features ? [el("h3", { text: "Features" }),
@@ -96,14 +92,4 @@ function triedAnswer(result) {
         result.features.map((row) => [row.contrast, headLink(row.head), String(row.rank), row.evidence]), { words: ["evidence"] })] : []),
     ...(result.notes?.length ? [el("ul", { class: "listed" }, ...result.notes.map((text) => el("li", { text })))] : []),
   ];
-}
-
-/**
- * @param {string} id
- * @param {number} value
- * @param {number} min
- * @param {number} max
- */
-function number(id, value, min, max) {
-  return /** @type {HTMLInputElement} */ (el("input", { type: "number", id, value, min, max }));
 }

@@ -1,6 +1,8 @@
 // Why this token: a prompt as tokens, the heads that attend from one of them, and one head's logits in parts.
 
-import { el, fill } from "./dom.js";
+/** @import { Explanation, Links, Row } from "./source.js" */
+/** @import { State } from "./state.js" */
+import { button, el, fill, hint, option, select } from "./dom.js";
 import { headList } from "./headlist.js";
 import { quoted, signed } from "./letters.js";
 import { promptForm } from "./prompt.js";
@@ -18,26 +20,21 @@ const WAYS = new Map([
   ["sequential", "sequential: what two have in common is the first's"],
 ]);
 
-/** @param {{busy: (sentence: string) => void, done: () => void, fail: (sentence: string) => void}} status */
-export function whyView(status) {
+export function whyView() {
   const tokens = tokensView({ choose: (place) => go(mailed ? { key: place } : { query: place, key: null }), point });
   const stack = stackView({ choose: (place) => go({ key: place }), point });
-  const heads = headList({ choose: (head) => go({ head, key: null }) });
-  const form = promptForm("prompt", "Ask why", submit);
+  const heads = headList((head) => go({ head, key: null }));
+  const form = promptForm("prompt", "Ask why", (text) => go({ view: "why", text, query: null, key: null }, { again: true }));
   const question = el("p", { class: "hint question" });
   const title = el("h2", { id: "row-title" });
   const sentence = el("p", { class: "computed", "aria-live": "polite" });
   let chosen = { head: "", key: 0, query: 0, part: /** @type {string|null} */ (null) };
-  const removing = el("button", { type: "button", class: "link", text: "What if it did not attend there?",
-    on: { click: () => go({ view: "whatif", ...chosen, target: null, kind: "ablate" }) } });
+  const removing = button("What if it did not attend there?", () => go({ view: "whatif", ...chosen, target: null, kind: "ablate" }));
   const detail = el("p", { class: "hint pointed-at" });
-  const unnamed = el("p", { class: "hint" });
-  const awaited = el("p", { class: "hint" });
-  const rebuilt = el("p", { class: "hint" });
-  const method = /** @type {HTMLSelectElement} */ (el("select", { id: "method" }));
+  const [unnamed, awaited, rebuilt] = [hint(""), hint(""), hint("")];
+  const method = el("select", { id: "method" });
   const ways = el("p", { class: "axis hint", hidden: true }, el("label", { for: "method", text: "Named features share the match " }), method);
-  const most = /** @type {HTMLSelectElement} */ (el("select", { "aria-label": "How many keys are drawn" },
-    ...SHOWN.map((count) => el("option", { value: count, text: count === 1000 ? "all keys" : `the ${count} most attended keys` }))));
+  const most = select("How many keys are drawn", SHOWN.map((count) => [count, count === 1000 ? "all keys" : `the ${count} most attended keys`]));
   const answer = el("div", { class: "answer", hidden: true },
     el("section", { class: "card text-card", "aria-label": "Text" }, question, tokens.element, detail),
     el("div", { class: "columns" },
@@ -48,59 +45,42 @@ export function whyView(status) {
         ways, stack.element, rebuilt)));
   const element = el("div", { class: "why" }, ...(mailed ? [] : form.elements), awaited, answer);
 
-  /** @type {import("./source.js").Explanation|null} */
-  let explanation = null;
-  /** @type {import("./source.js").Row|null} */
-  let row = null;
+  let explanation = /** @type {Explanation|null} */ (null);
+  let row = /** @type {Row|null} */ (null);
   /** What the explanation and the row are of. */
-  let loaded = { text: /** @type {string|null} */ (null), query: /** @type {number|null} */ (null), method: /** @type {string|null} */ (null), row: "" };
+  let loaded = { text: /** @type {string|null} */ (null), method: /** @type {string|null} */ (null), row: "" };
   /** The arcs of a head over a text: asked when the row is there. */
-  let linked = { of: "", links: /** @type {import("./source.js").Links|null} */ (null) };
-  let last = /** @type {import("./state.js").State|null} */ (null);
-  let asking = new AbortController();
+  let linked = { of: "", links: /** @type {Links|null} */ (null) };
+  let last = /** @type {State|null} */ (null);
 
-  most.addEventListener("change", () => draw());
+  most.addEventListener("change", draw);
   method.addEventListener("change", () => go({ method: method.value || null }));
-
-  function submit(/** @type {string} */ text) {
-    go({ view: "why", text, query: null, key: null });
-    if (last && last.text === text && !explanation) look(last);
-  }
 
   function point(/** @type {number|null} */ place) {
     tokens.point(place);
     stack.point(place);
     if (place === null || !row || !explanation) return void fill(detail, "\u00a0");
-    const at = place;
-    const seen = row.logits[at] !== null;
-    const told = row.parts.map((part) => `${part.name} ${signed(part.values[at] ?? 0)}`).join(", ");
-    const ends = linked.links ? ` ${toldLinks(linked.links, at, explanation.tokens)}` : "";
-    fill(detail, `${quoted(explanation.tokens[at])}, token ${at}: ` +
-      (seen ? `attention ${row.attention[at].toFixed(3)}, logit ${(row.logits[at] ?? 0).toFixed(2)} = ${told}` : "not seen from the query") + "." + ends);
+    const told = row.parts.map((part) => `${part.name} ${signed(part.values[place] ?? 0)}`).join(", ");
+    const ends = linked.links ? ` ${toldLinks(linked.links, place, explanation.tokens)}` : "";
+    const logit = row.logits[place];
+    fill(detail, `${quoted(explanation.tokens[place])}, token ${place}: ` +
+      (logit === null ? "not seen from the query" : `attention ${row.attention[place].toFixed(3)}, logit ${logit.toFixed(2)} = ${told}`) + "." + ends);
   }
 
-  async function look(/** @type {import("./state.js").State} */ state) {
+  async function look(/** @type {State} */ state, /** @type {AbortSignal} */ signal) {
     last = state;
-    asking.abort();
     form.show(state.text);
     awaited.hidden = Boolean(state.text) || mailed;
     fill(awaited, `Write a text, or choose one: it appears as tokens, and ${state.head ?? "every head"} is asked why it attends where it does.`);
     if (!state.text && !mailed) {
       answer.hidden = true;
       [explanation, row] = [null, null];
-      loaded = { text: null, query: null, method: null, row: "" };
-      return status.done();
+      return;
     }
-    const { signal } = (asking = new AbortController());
-    try {
-      await load(state, signal);
-      if (signal.aborted) return;
-      draw();
-      status.done();
-      await link(state.text, signal);
-    } catch (error) {
-      if (!signal.aborted) status.fail(/** @type {Error} */ (error).message);
-    }
+    await load(state, signal);
+    if (signal.aborted) return;
+    draw();
+    await link(state.text, signal);
   }
 
   /** Arcs from and to every token, which the row did not need. */
@@ -115,25 +95,20 @@ export function whyView(status) {
   }
 
   /** Ask for what the state needs and is not here yet. */
-  async function load(/** @type {import("./state.js").State} */ state, /** @type {AbortSignal} */ signal) {
-    const { text, query, method: shares } = state;
-    const waiting = setTimeout(() => status.busy("Asking the model …"), 150);
-    try {
-      if (!explanation || loaded.text !== text || loaded.method !== shares || (query !== null && loaded.query !== query) ||
-          (!mailed && query === null && loaded.query !== explanation.tokens.length - 1)) {
-        const found = await ask("explain", { text, query, method: shares }, signal);
-        [explanation, row, loaded] = [found, null, { text, query: found.query, method: shares, row: "" }];
-      }
-      const found = /** @type {import("./source.js").Explanation} */ (explanation);
-      const head = state.head ?? (mailed && found.edges.find(hasName) || found.edges[0]).head;
-      const wanted = JSON.stringify([head, state.key]);
-      const known = row && row.head === head && (state.key === null || row.edges.some((edge) => edge.key === state.key));
-      if (loaded.row !== wanted && !known) {
-        row = await ask("row", { text, query: found.query, head, key: state.key, method: shares }, signal);
-        loaded.row = wanted;
-      }
-    } finally {
-      clearTimeout(waiting);
+  async function load(/** @type {State} */ { text, query, key, head: named, method: shares }, /** @type {AbortSignal} */ signal) {
+    const same = explanation && loaded.text === text && loaded.method === shares &&
+      (query === null ? mailed || explanation.query === explanation.tokens.length - 1 : explanation.query === query);
+    if (!same) {
+      [explanation, row] = [await ask("explain", { text, query, method: shares }, signal), null];
+      loaded = { text, method: shares, row: "" };
+    }
+    const found = /** @type {Explanation} */ (explanation);
+    const head = named ?? (mailed && found.edges.find(hasName) || found.edges[0]).head;
+    const wanted = JSON.stringify([head, key]);
+    const known = row && row.head === head && (key === null || row.edges.some((edge) => edge.key === key));
+    if (loaded.row !== wanted && !known) {
+      row = await ask("row", { text, query: found.query, head, key, method: shares }, signal);
+      loaded.row = wanted;
     }
   }
 
@@ -144,10 +119,10 @@ export function whyView(status) {
     const keys = [last.key, explanation.edges.find((edge) => edge.head === row?.head)?.key];
     const edge = keys.map((key) => told.find((one) => one.key === key)).find(Boolean) ?? told.find((one) => one.key > 0) ?? told[0];
     answer.hidden = false;
+    const strength = Math.max(0, ...row.attention.slice(1)).toFixed(2);
     fill(question, "Why do heads attend where they do from ", el("b", { text: quoted(words[query]) }),
-      ` (token ${query})? ${mailed ? "" : "Click another token to ask from there. "}Darker tokens get more attention of ${row.head}; the darkest but the first gets ${strength(row)}. Point at any: solid arcs go to what it attends to, dashed ones come from what attends to it.`);
-    tokens.show(words, query);
-    tokens.shade(row, edge.key);
+      ` (token ${query})? ${mailed ? "" : "Click another token to ask from there. "}Darker tokens get more attention of ${row.head}; the darkest but the first gets ${strength}. Point at any: solid arcs go to what it attends to, dashed ones come from what attends to it.`);
+    tokens.show(words, row, edge.key);
     heads.show(explanation, row.head);
     stack.show(row, words, edge.key, Number(most.value));
     fill(title, `${row.head}: why ${quoted(words[edge.key])}?`);
@@ -157,45 +132,29 @@ export function whyView(status) {
     chosen = { head: row.head, key: edge.key, query, part: feature ? null : PLAIN.includes(decides) ? decides : "match" };
     fill(unnamed, edge.unnamed?.length ? `${edge.unnamed.join(", ")}: permuted labels tell as much of this key, so the sentence counts it as unnamed.` : "");
     fill(rebuilt, rebuiltSentence(row));
-    showWays(explanation.methods ?? []);
+    const methods = explanation.methods ?? [];
+    ways.hidden = !methods.length;
+    fill(method, option("", "as usual"), ...methods.map((name) => option(name, WAYS.get(name) ?? name)));
+    method.value = last.method ?? "";
     point(null);
   }
 
-  function showWays(/** @type {string[]} */ methods) {
-    ways.hidden = !methods.length;
-    fill(method, el("option", { value: "", text: "as usual" }), ...methods.map((name) => el("option", { value: name, text: WAYS.get(name) ?? name })));
-    method.value = last?.method ?? "";
-  }
-
-  return { element, look };
+  return { element, wait: "Asking the model …", look };
 }
 
-/**
- * Whether a named feature decides: a page that was mailed opens with such a head.
- * @param {{decides: string}} edge
- */
+/** Whether a named feature decides: a page that was mailed opens with such a head. @param {{decides: string}} edge */
 function hasName(edge) {
   return !PLAIN.includes(edge.decides) && edge.decides !== "unnamed match";
 }
 
-/**
- * Where a token attends, and who attends to it.
- * @param {import("./source.js").Links} links
- * @param {number} at
- * @param {string[]} words
- */
+/** Where a token attends, and who attends to it. @type {(links: Links, at: number, words: string[]) => string} */
 function toldLinks(links, at, words) {
   const told = (/** @type {[number, number][]} */ ends) => ends.map(([place, share]) => `${quoted(words[place])} ${share.toFixed(2)}`).join(", ");
   const [out, into] = [told(links.out[at]), told(links.into[at])];
   return `${out ? `It attends to ${out}.` : ""} ${into ? `Attended from ${into}.` : ""}`.trim();
 }
 
-/** @param {import("./source.js").Row} row */
-function strength(row) {
-  return Math.max(0, ...row.attention.slice(1)).toFixed(2);
-}
-
-/** @param {import("./source.js").Row} row */
+/** @param {Row} row */
 function rebuiltSentence(row) {
   const { "+ asked position": three, "+ named": named } = row.variation;
   const more = named === undefined ? "" : `; with the named features, by ${named.toFixed(2)}`;
