@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from qkprism.capture.batching import RunPart, Visit
 from qkprism.capture.source import CHUNK
-from qkprism.capture.vectors import VectorSource
+from qkprism.capture.vector_source import VectorSource
 from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, pairwise
-from typing import overload
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,7 +21,6 @@ from qkprism.contrasts.markup import SIDES
 from qkprism.encoding import Encoding, chat_of
 from qkprism.errors import QKPrismError
 from qkprism.models.chat import ChatTemplate, Prompt
-from qkprism.models.forest import tree_size
 from qkprism.options import TokenChoice
 
 _SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
@@ -89,11 +87,6 @@ class EncodedExample:
         """Tokens of the longer of its texts."""
         return max(len(text.ids) for text in self.texts)
 
-    @property
-    def tree_size(self) -> int:
-        """Its tokens when each beginning that its texts share counts once."""
-        return tree_size([text.ids for text in self.texts])
-
 
 @dataclass(frozen=True)
 class Encoder:
@@ -130,43 +123,30 @@ class Encoder:
         return _Rules(self.token, self.causal, self.max_length, self.tokenizer.truncation_side, chat)
 
 
-class Encodings(Sequence[EncodedExample]):
-    """Examples in tokens, in some order, encoded each time they are asked for and not kept.
+@dataclass(frozen=True)
+class Encodings:
+    """Examples in tokens, encoded each time they are asked for and not kept.
 
-    Only the examples that were asked for last are: contrasts that share them ask for them one after another.
+    Only those that were asked for last are: contrasts that share them ask for them one after another.
     """
 
-    def __init__(self, examples: Sequence[Example], encoder: Encoder, order: Sequence[int] | None = None) -> None:
-        self.examples, self.encoder = examples, encoder
-        self.order = range(len(examples)) if order is None else order
-        self._last: dict[tuple[int, ...], list[EncodedExample]] = {}
+    examples: Sequence[Example]
+    encoder: Encoder
+    _last: dict[tuple[int, ...], list[EncodedExample]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.examples)
 
     def __iter__(self) -> Iterator[EncodedExample]:
-        return self.encoder.encode((number, self.examples[number]) for number in self.order)
+        return self.encoder.encode(enumerate(self.examples))
 
-    @overload
-    def __getitem__(self, index: int) -> EncodedExample: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[EncodedExample]: ...
-    def __getitem__(self, index: int | slice) -> EncodedExample | list[EncodedExample]:
-        if isinstance(index, slice):
-            return self._some(tuple(self.order[index]))
-        return self._some((self.order[index],))[0]
-
-    def pick(self, places: Iterable[int]) -> Encodings:
-        """Those at some places, in that order."""
-        chosen = Encodings(self.examples, self.encoder, [self.order[place] for place in places])
-        chosen._last = self._last
-        return chosen
-
-    def _some(self, numbers: tuple[int, ...]) -> list[EncodedExample]:
-        if numbers not in self._last:
+    def some(self, numbers: Iterable[int]) -> list[EncodedExample]:
+        """Those of some numbers, in that order."""
+        wanted = tuple(numbers)
+        if wanted not in self._last:
             self._last.clear()
-            self._last[numbers] = list(self.encoder.encode((number, self.examples[number]) for number in numbers))
-        return self._last[numbers]
+            self._last[wanted] = list(self.encoder.encode((number, self.examples[number]) for number in wanted))
+        return self._last[wanted]
 
 
 def encode(

@@ -14,8 +14,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from qkprism.capture.readers import read_together
-from qkprism.capture.rows import read_logits
+from qkprism.capture.readers import read_logits, read_together
 from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.core.rows import MEASURES, Places

@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.capture.batching import Batches
-from qkprism.capture.checkpoint import of_texts
+from qkprism.capture.readers import of_texts
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
