@@ -15,11 +15,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from qkprism.core.groups import Grouping
-from qkprism.core.moments import Moments, Plan, accumulate, make_plan, pack, reduce_keys, unpack
+from qkprism.core.moments import Marks, Moments, accumulate, make_plan, pack, reduce_keys, unpack
 from qkprism.encoding import Encoding
 from qkprism.heads import Head
 from qkprism.notes import Note
@@ -88,26 +88,6 @@ class ContrastReading(NamedTuple):
     def name(self) -> str:
         """What its sums are called."""
         return "/".join(self)
-
-
-@dataclass(frozen=True, eq=False)
-class Marks:
-    """What is known of some examples, the same in every layer.
-
-    side    +1 or -1 of each key, 0 where an example has fewer; `text` is 1 for keys of the twin
-    cell    which combination of labels a key has, -1 without
-    value   which value a key has of each label that keys are summed by, -1 without
-    group   examples with one number are not independent; `group_weight` is the weight of an example's group
-    """
-
-    side: Int[Tensor, "example key"]
-    text: Int[Tensor, "example key"]
-    cell: Int[Tensor, "example key"]
-    weight: Float[Tensor, " example"]
-    group_weight: Float[Tensor, " example"]
-    fold: Int[Tensor, " example"]
-    group: tuple[int, ...]
-    value: Int[Tensor, "example key label"]
 
 
 @dataclass(frozen=True)
@@ -280,21 +260,7 @@ def _zeros(chunk: Chunk, site: Site, device: str) -> Moments:
     return Moments.zeros(site.kv_index, site.d_head, reading=chunk.reading, device=device, **sizes)
 
 
-@lru_cache(maxsize=8)
-def plan_of(marks: Marks, reading: Reading, seed: int) -> Plan:
-    """What is done with the vectors of these examples: the same in all layers and heads, and costly to make."""
-    return make_plan(
-        side=marks.side,
-        text=marks.text,
-        cell=marks.cell,
-        value=marks.value,
-        weight=marks.weight,
-        group_weight=marks.group_weight,
-        fold=marks.fold,
-        index=marks.group,
-        reading=reading,
-        seed=seed,
-    )
+plan_of = lru_cache(maxsize=8)(make_plan)  # the same in all layers and heads, and costly to make
 
 
 def provenance_of(

@@ -24,9 +24,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from qkprism.capture.batching import Batches, numbers_of
-from qkprism.capture.source import CHUNK, Chunk, Marks, Site
+from qkprism.capture.source import CHUNK, Chunk, Site
 from qkprism.capture.texts import Census, cell_of
-from qkprism.core.moments import assign_folds, group_weights
+from qkprism.core.moments import Marks, assign_folds, group_weights
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device

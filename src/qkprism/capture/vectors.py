@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkprism.capture.source import Chunk, ContrastReading, Marks, Site, moments_of
+from qkprism.capture.source import Chunk, ContrastReading, Site, moments_of
 from qkprism.core.by_value import MAX_VALUES
 from qkprism.core.groups import Grouping
-from qkprism.core.moments import Moments, assign_folds, group_weights
+from qkprism.core.moments import Marks, Moments, assign_folds, group_weights
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import READINGS, Reading, checked_seed, choice, show
