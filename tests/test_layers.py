@@ -60,7 +60,6 @@ FLOORS = [
         "core.row_split",
         "core.terms",
         "core.variation",
-        "core.clusters",
     ],
     [
         "results.stored",

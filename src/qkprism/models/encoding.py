@@ -113,14 +113,10 @@ class Encoder:
 
     def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
         """Find the marked tokens of examples, each given with its number."""
-        rules, waiting = self.rules(), iter(numbered)
+        waiting, same = iter(numbered), _Same()
         # Examples may be written when they are asked for: no more than a chunk of them is kept.
         while chunk := list(islice(waiting, _CHUNK)):
-            yield from _encode_chunk(self.tokenizer, chunk, self.template, rules)
-
-    def rules(self) -> _Rules:
-        chat = self.template is not None
-        return _Rules(self.token, self.causal, self.max_length, self.tokenizer.truncation_side, chat)
+            yield from _encode_chunk(self, chunk, same)
 
 
 @dataclass(frozen=True)
@@ -164,17 +160,12 @@ def encode(
     return list(encoder.encode(enumerate(examples)))
 
 
-def _encode_chunk(
-    tokenizer: PreTrainedTokenizerBase,
-    numbered: Sequence[tuple[int, Example]],
-    template: ChatTemplate | None,
-    rules: _Rules,
-) -> Iterator[EncodedExample]:
+def _encode_chunk(encoder: Encoder, numbered: Sequence[tuple[int, Example]], same: _Same) -> Iterator[EncodedExample]:
     if strange := [type(example).__name__ for _, example in numbered if not isinstance(example, Example)]:
         raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
     sources = [example.source or f"example {number}" for number, example in numbered]
     marked = [item for source, (_, example) in zip(sources, numbered, strict=True) for item in _marked(source, example)]
-    texts = _encode_texts(tokenizer, marked, template, rules)
+    texts = _encode_texts(encoder, marked, same)
     for source, (number, example) in zip(sources, numbered, strict=True):
         twin = example.twin is not None
         yield EncodedExample(number, next(texts), next(texts) if twin else None, example.weight, example.group, source)
@@ -189,7 +180,7 @@ def encode_text(
 ) -> EncodedText:
     """Find the marked tokens of one text, which may have no keys."""
     encoder = Encoder.of(tokenizer, encoding, causal=causal)
-    return next(_encode_texts(tokenizer, [_SourcedText("the text", text)], encoder.template, encoder.rules()))
+    return next(_encode_texts(encoder, [_SourcedText("the text", text)], _Same()))
 
 
 def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:
@@ -210,24 +201,18 @@ def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal
                     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """What `encode` was asked for."""
+class _Same:
+    """One object for all keys that are alike: there are as many keys as spans in all texts."""
 
-    token: TokenChoice
-    causal: bool
-    max_length: int | None
-    truncation_side: str
-    chat: bool
-    same: dict[tuple[int, bool, bool, int], EncodedKey] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.keys: dict[tuple[int, bool, bool, int], EncodedKey] = {}
 
     def key(self, position: int, positive: bool, span: Span, target: bool) -> EncodedKey:
-        """One object for all keys that are alike: there are as many keys as spans in all texts."""
         # The key keeps its labels, so that their id stays theirs.
         what = (position, positive, target, id(span.labels))
-        if what not in self.same:
-            self.same[what] = EncodedKey(position, positive, span.labels, target)
-        return self.same[what]
+        if what not in self.keys:
+            self.keys[what] = EncodedKey(position, positive, span.labels, target)
+        return self.keys[what]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,15 +236,14 @@ def _marked(source: str, example: Example) -> list[_SourcedText]:
     return [_SourcedText(f"{source} (twin)" if which else source, text) for which, text in enumerate(example.texts)]
 
 
-def _encode_texts(
-    tokenizer: PreTrainedTokenizerBase, marked: Sequence[_SourcedText], template: ChatTemplate | None, rules: _Rules
-) -> Iterator[EncodedText]:
+def _encode_texts(encoder: Encoder, marked: Sequence[_SourcedText], same: _Same) -> Iterator[EncodedText]:
+    tokenizer, template = encoder.tokenizer, encoder.template
     _require_offsets(tokenizer, marked)
     prompts = [_prompt(item, template) for item in marked]
     encodings = _tokenize(tokenizer, [prompt.string for prompt in prompts], special=template is None)
     for item, prompt, tokens in zip(marked, prompts, encodings, strict=True):
         with located(item.source):
-            yield _encode_text(item.text, prompt, tokens, rules)
+            yield _encode_text(encoder, item.text, prompt, tokens, same)
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, strings: list[str], *, special: bool) -> Iterator[_Tokens]:
@@ -293,26 +277,26 @@ def _own_offsets(
     return found
 
 
-def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> EncodedText:
+def _encode_text(encoder: Encoder, text: Text, prompt: Prompt, tokens: _Tokens, same: _Same) -> EncodedText:
     if all(tokens.added):
         raise QKPrismError(f"the text {text.text!r} has no tokens")
-    cut = _Cut.of(tokens, rules)
-    found = _query(text, prompt, tokens, rules)
-    marked, split = [found[0 if rules.token == "first" else -1]], [text.query] if len(found) > 1 else []
+    cut = _Cut.of(encoder, tokens)
+    found = _query(encoder, text, prompt, tokens)
+    marked, split = [found[0 if encoder.token == "first" else -1]], [text.query] if len(found) > 1 else []
     query = cut.position(marked[0], "the query")
     keys, target = [], text.target
     for sign, span in text.marks:
         if sign != "?":
             name = f"the {SIDES[sign]} {_name(text, span)}"
             found = _find(span, prompt, tokens, name)
-            chosen = _choose(found, rules.token)
-            keys += [rules.key(cut.position(at, name), sign == "+", span, span is target) for at in chosen]
+            chosen = _choose(found, encoder.token)
+            keys += [same.key(cut.position(at, name), sign == "+", span, span is target) for at in chosen]
             marked += chosen
             split += [span] if len(found) > 1 else []
-    _check_keys(keys, query, rules)
+    _check_keys(keys, query, causal=encoder.causal)
     # In the order of the text, so that contrasts of one text with other sides gather the same keys.
     in_order = tuple(sorted(keys, key=lambda key: key.position))
-    on_first = rules.causal and any(not tokens.added[at] and cut.position(at, "") == 0 for at in marked)
+    on_first = encoder.causal and any(not tokens.added[at] and cut.position(at, "") == 0 for at in marked)
     ids = tuple(map(_shared, cut.ids(tokens.ids)))
     return EncodedText(ids, query, in_order, tuple(_word_of(text, span) for span in split if span), on_first)
 
@@ -323,13 +307,13 @@ def _shared(token: int) -> int:
     return token
 
 
-def _query(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> list[int]:
+def _query(encoder: Encoder, text: Text, prompt: Prompt, tokens: _Tokens) -> list[int]:
     """The tokens of the marked query, or the last token of the text."""
     if text.query is not None:
         return _find(text.query, prompt, tokens, f"the query {_name(text, text.query)}")
-    if not rules.causal:
+    if not encoder.causal:
         raise QKPrismError("no query is marked, and an encoder has no default; mark it with [?...]")
-    if rules.chat:
+    if encoder.template is not None:
         return [len(tokens.ids) - 1]
     return [max(at for at, added in enumerate(tokens.added) if not added)]
 
@@ -359,7 +343,7 @@ def _choose(found: list[int], token: TokenChoice) -> list[int]:
     return {"last": found[-1:], "first": found[:1], "every": found}[token]
 
 
-def _check_keys(keys: Sequence[EncodedKey], query: int, rules: _Rules) -> None:
+def _check_keys(keys: Sequence[EncodedKey], query: int, *, causal: bool) -> None:
     sides: dict[int, bool] = {}
     for key in keys:
         if key.position in sides:
@@ -368,7 +352,7 @@ def _check_keys(keys: Sequence[EncodedKey], query: int, rules: _Rules) -> None:
                 f"{both} fall on the same token {key.position}; mark keys that the tokenizer tells apart"
             )
         sides[key.position] = key.positive
-        if rules.causal and key.position > query:
+        if causal and key.position > query:
             raise QKPrismError(
                 f"the key at token {key.position} comes after the query at token {query}, which cannot see it"
             )
@@ -391,14 +375,14 @@ class _Cut:
     max_length: int | None
 
     @classmethod
-    def of(cls, tokens: _Tokens, rules: _Rules) -> _Cut:
+    def of(cls, encoder: Encoder, tokens: _Tokens) -> _Cut:
         """Cut the text as the tokenizer would, and leave the special tokens around it."""
-        surplus = 0 if rules.max_length is None else max(len(tokens.ids) - rules.max_length, 0)
+        surplus = 0 if encoder.max_length is None else max(len(tokens.ids) - encoder.max_length, 0)
         places = [at for at, added in enumerate(tokens.added) if not added]
         if surplus > len(places):
-            raise QKPrismError(f"max_length={rules.max_length} has no room for the special tokens around the text")
-        start = places[0] if rules.truncation_side == "left" else places[-1] + 1 - surplus
-        return cls(start, start + surplus, rules.max_length)
+            raise QKPrismError(f"max_length={encoder.max_length} has no room for the special tokens around the text")
+        start = places[0] if encoder.tokenizer.truncation_side == "left" else places[-1] + 1 - surplus
+        return cls(start, start + surplus, encoder.max_length)
 
     def ids(self, ids: list[int]) -> list[int]:
         """What is left."""

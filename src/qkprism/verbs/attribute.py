@@ -147,10 +147,9 @@ def _splits(
 
 def _conditional(features: Features, head: Head, names: Sequence[str], modulation: Modulation) -> Split:
     """The split that goes by the value of a label: angles and condition are those of the oblique one."""
-    made = head_modulation(features, head, modulation)
-    assert made is not None  # only dealt values can be missing
     oblique = split_of([features[name, head] for name in names], "oblique")
-    return replace(oblique, method=CONDITIONAL, conditional=made.parts(names, modulation.movers))
+    parts = head_modulation(features, head, modulation).parts(names, modulation.movers)
+    return replace(oblique, method=CONDITIONAL, conditional=parts)
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:

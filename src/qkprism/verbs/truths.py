@@ -65,9 +65,7 @@ def judged_conditions(
             judged = conditions.pick(partial(_is_judged, features.contrasts))
             split = None
             if (modulation := conditions.modulation) is not None:
-                made = head_modulation(features, head, modulation)
-                assert made is not None  # only dealt values can be missing
-                split = made.parts(features.contrasts, modulation.movers)
+                split = head_modulation(features, head, modulation).parts(features.contrasts, modulation.movers)
             found[head] = JudgedEdits(judged, tuple(f.contrast for f in ordered), forms, split)
     return found
 
