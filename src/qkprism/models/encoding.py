@@ -113,10 +113,10 @@ class Encoder:
 
     def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
         """Find the marked tokens of examples, each given with its number."""
-        waiting, same = iter(numbered), _Same()
+        waiting = iter(numbered)
         # Examples may be written when they are asked for: no more than a chunk of them is kept.
         while chunk := list(islice(waiting, _CHUNK)):
-            yield from _encode_chunk(self, chunk, same)
+            yield from _encode_chunk(self, chunk)
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,12 @@ def encode(
     return list(encoder.encode(enumerate(examples)))
 
 
-def _encode_chunk(encoder: Encoder, numbered: Sequence[tuple[int, Example]], same: _Same) -> Iterator[EncodedExample]:
+def _encode_chunk(encoder: Encoder, numbered: Sequence[tuple[int, Example]]) -> Iterator[EncodedExample]:
     if strange := [type(example).__name__ for _, example in numbered if not isinstance(example, Example)]:
         raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
     sources = [example.source or f"example {number}" for number, example in numbered]
     marked = [item for source, (_, example) in zip(sources, numbered, strict=True) for item in _marked(source, example)]
-    texts = _encode_texts(encoder, marked, same)
+    texts = _encode_texts(encoder, marked)
     for source, (number, example) in zip(sources, numbered, strict=True):
         twin = example.twin is not None
         yield EncodedExample(number, next(texts), next(texts) if twin else None, example.weight, example.group, source)
@@ -180,7 +180,7 @@ def encode_text(
 ) -> EncodedText:
     """Find the marked tokens of one text, which may have no keys."""
     encoder = Encoder.of(tokenizer, encoding, causal=causal)
-    return next(_encode_texts(encoder, [_SourcedText("the text", text)], _Same()))
+    return next(_encode_texts(encoder, [_SourcedText("the text", text)]))
 
 
 def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:
@@ -199,20 +199,6 @@ def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal
                         f"{example.source}: the key at token {key.position} is outside the sliding window of {window} "
                         f"tokens of the query at token {text.query}; shorten the text or leave this layer out."
                     )
-
-
-class _Same:
-    """One object for all keys that are alike: there are as many keys as spans in all texts."""
-
-    def __init__(self) -> None:
-        self.keys: dict[tuple[int, bool, bool, int], EncodedKey] = {}
-
-    def key(self, position: int, positive: bool, span: Span, target: bool) -> EncodedKey:
-        # The key keeps its labels, so that their id stays theirs.
-        what = (position, positive, target, id(span.labels))
-        if what not in self.keys:
-            self.keys[what] = EncodedKey(position, positive, span.labels, target)
-        return self.keys[what]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,14 +222,14 @@ def _marked(source: str, example: Example) -> list[_SourcedText]:
     return [_SourcedText(f"{source} (twin)" if which else source, text) for which, text in enumerate(example.texts)]
 
 
-def _encode_texts(encoder: Encoder, marked: Sequence[_SourcedText], same: _Same) -> Iterator[EncodedText]:
+def _encode_texts(encoder: Encoder, marked: Sequence[_SourcedText]) -> Iterator[EncodedText]:
     tokenizer, template = encoder.tokenizer, encoder.template
     _require_offsets(tokenizer, marked)
     prompts = [_prompt(item, template) for item in marked]
     encodings = _tokenize(tokenizer, [prompt.string for prompt in prompts], special=template is None)
     for item, prompt, tokens in zip(marked, prompts, encodings, strict=True):
         with located(item.source):
-            yield _encode_text(encoder, item.text, prompt, tokens, same)
+            yield _encode_text(encoder, item.text, prompt, tokens)
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, strings: list[str], *, special: bool) -> Iterator[_Tokens]:
@@ -277,7 +263,7 @@ def _own_offsets(
     return found
 
 
-def _encode_text(encoder: Encoder, text: Text, prompt: Prompt, tokens: _Tokens, same: _Same) -> EncodedText:
+def _encode_text(encoder: Encoder, text: Text, prompt: Prompt, tokens: _Tokens) -> EncodedText:
     if all(tokens.added):
         raise QKPrismError(f"the text {text.text!r} has no tokens")
     cut = _Cut.of(encoder, tokens)
@@ -290,7 +276,8 @@ def _encode_text(encoder: Encoder, text: Text, prompt: Prompt, tokens: _Tokens, 
             name = f"the {SIDES[sign]} {_name(text, span)}"
             found = _find(span, prompt, tokens, name)
             chosen = _choose(found, encoder.token)
-            keys += [same.key(cut.position(at, name), sign == "+", span, span is target) for at in chosen]
+            places = [cut.position(at, name) for at in chosen]
+            keys += [EncodedKey(position, sign == "+", span.labels, span is target) for position in places]
             marked += chosen
             split += [span] if len(found) > 1 else []
     _check_keys(keys, query, causal=encoder.causal)

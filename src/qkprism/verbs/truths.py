@@ -20,7 +20,7 @@ from qkprism.core.conditional import ConditionalParts
 from qkprism.core.edits import Edit
 from qkprism.core.effect_sums import Condition
 from qkprism.core.metrics import factor, identity_like
-from qkprism.core.rows import Logits, Places, after_key_edit, read_row
+from qkprism.core.rows import Logits, after_key_edit, read_row
 from qkprism.core.splitting import parts_of, sequential
 from qkprism.core.variation import N_NEARNESS, MarkedRows, nearness
 from qkprism.heads import Head
@@ -33,6 +33,7 @@ from qkprism.subspaces.comparison import CONDITIONAL, Method
 from qkprism.subspaces.conditions import Conditions, layer_conditions
 from qkprism.subspaces.intervention import EditRows, key_changes, values_of
 from qkprism.subspaces.modulation import head_modulation
+from qkprism.verbs.aims import places_of
 from qkprism.verbs.counterfactuals import keys_of
 
 SEQUENTIAL = "raw sequential"  # the paper's attribution; it has no edit
@@ -142,7 +143,8 @@ def _edits(
     """What all edits make of a base text, and its sequential parts."""
     logits = base.logits.pick([row])
     labels = [(keys[0].labels, keys[1].labels)]
-    scene = EditRows(logits, _places(keys, logits), base.query[[row]], base.key[[row]], base.scaling, labels)
+    places = places_of([(keys[0], keys[1])], [keys], logits.final.shape[-1]).to(logits.final.device)
+    scene = EditRows(logits, places, base.query[[row]], base.key[[row]], base.scaling, labels)
     before = read_row(logits.final, scene.places, logits.sink)
     edited, parts = {}, {}
     for name, one in sets.items():
@@ -201,13 +203,6 @@ def _put_parts(part: Float64[Tensor, " condition"], one: JudgedEdits, scene: Edi
         if (condition.control, condition.method) == ("feature", CONDITIONAL):
             of_feature = parts[one.split.names.index(condition.feature)]
             part[at] = of_feature[0] - of_feature[1]
-
-
-def _places(keys: Sequence[EncodedKey], logits: Logits) -> Places:
-    marked = torch.zeros(1, logits.final.shape[-1], dtype=torch.bool)
-    marked[0, [key.position for key in keys]] = True
-    places = Places(torch.tensor([keys[0].position]), torch.tensor([keys[1].position]), marked)
-    return places.to(logits.final.device)
 
 
 @dataclass(frozen=True)
