@@ -26,9 +26,9 @@ import qkprism as qk
 from memory import memory
 from prompts import BATCH, contrast
 from qkprism.capture.batching import Batches
-from qkprism.capture.passes import Census, MarkedContrast, Pass
 from qkprism.capture.source import moments_of, sites_of
-from qkprism.capture.streaming import ModelStream
+from qkprism.capture.streaming import MarkedContrast, ModelStream, Pass
+from qkprism.capture.texts import Census
 from qkprism.core.decomposition import decompose_layer
 from qkprism.core.feature import Choices
 from qkprism.heads import all_heads

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import qkprism as qk
 from qkprism.contrasts import Example
+from qkprism.models.batches import tree_size
 from qkprism.models.encoding import Encoder
-from qkprism.models.forest import tree_size
 from qkprism.studies.binding import MOST_FOR_ENTITIES, SIZES
 from qkprism.studies.binding_prompts import BindingPrompts, binding_prompts
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 import qkprism as qk
-from qkprism.capture.passes import LabelCell, cell_of
+from qkprism.capture.texts import LabelCell, cell_of
 from qkprism.models.encoding import encode
 
 BOXES = Path(__file__).parent / "boxes.jsonl"

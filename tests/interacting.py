@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from qkprism.capture.vectors import VALUE, Vectors, VectorSource
+from qkprism.capture.vector_source import VALUE, VectorSource
+from qkprism.capture.vectors import Vectors
 from qkprism.subspaces.intervention import Attending
 
 PLACE, LATENT = "place", "latent"

@@ -13,8 +13,8 @@ import qkprism as qk
 from qkprism import QKPrismError, store
 from qkprism.capture import model_source, streaming
 from qkprism.capture.batching import Batches
-from qkprism.capture.checkpoint import Checkpoint
-from qkprism.capture.passes import Pass
+from qkprism.capture.source import Checkpoint
+from qkprism.capture.streaming import Pass
 from qkprism.contrasts import Contrast
 from qkprism.runs import read_manifest
 from qkprism.stopping import Stopped

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkprism import QKPrismError
-from qkprism.core.clusters import nearest_centroid, silhouettes
+from qkprism.subspaces.separation import nearest_centroid, silhouettes
 
 
 def points(n=40, d=3, labels=4, seed=0, apart=0.0):
@@ -26,7 +26,7 @@ def plain_silhouette(x, label, i):
 
 
 def test_silhouettes__are_those_of_the_plain_loop(monkeypatch):
-    monkeypatch.setattr("qkprism.core.clusters._ROWS", 7)
+    monkeypatch.setattr("qkprism.subspaces.separation._ROWS", 7)
     x, label = points()
     label = torch.cat([label, torch.tensor([9])])  # a label of one point
     x = torch.cat([x, torch.ones(1, 3).double()])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from one_head import decompose_vector_sets, decompose_vectors
+from one_head import decompose_vector_sets, decompose_vectors, marks_of
 from qkprism import Vectors
 from qkprism.core.covariance import flipped_covariances, shuffled_covariances
 from qkprism.core.moments import N_FLIPS, N_SHUFFLES, make_plan
@@ -126,16 +126,7 @@ def test_joint_projector(features, truth):
 
 def plan_of(v):
     side = torch.tensor([[1, 1, -1, -1, -1]] * N)
-    return make_plan(
-        side=side,
-        text=torch.zeros_like(side),
-        cell=torch.full_like(side, -1),
-        weight=v.weight,
-        fold=torch.zeros(N, dtype=torch.long),
-        index=range(N),
-        reading="plain",
-        seed=0,
-    )
+    return make_plan(marks_of(side, range(N), weight=v.weight), "plain", 0)
 
 
 def test_nulls__are_centred_and_weighted(truth):

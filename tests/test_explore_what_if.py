@@ -45,7 +45,7 @@ def attended(query: int) -> int:
 def test_what_if__is_what_intervene_measures_on_one_text() -> None:
     model, features = desk().model, desk().library.features("boxes")
     example = contrast(41, seed=3)[0]
-    encoded = qk.verbs.inputs.encode_for(model, [example], [HEAD], features.encoding)[0].text  # type: ignore[attr-defined]
+    encoded = qk.verbs.inputs.encode_like(model, [example], features, [HEAD])[0].text  # type: ignore[attr-defined]
     original, target = encoded.positive[0], encoded.negative[0]
     wish = Wish(HEAD, encoded.query, original, target)
     found = desk().what_if(example.text.text, wish, **ALL)

@@ -27,7 +27,7 @@ from qkprism.results.validation import TruthCheck, Validation
 from qkprism.subspaces.comparison import METHODS
 from qkprism.subspaces.comparison import combined as combinations_of
 from qkprism.verbs.outcomes import MEASURES as OUTCOME_MEASURES
-from qkprism.verbs.validate import DRAWN, PERMUTED, SEQUENTIAL, WHOLE
+from qkprism.verbs.truths import DRAWN, PERMUTED, SEQUENTIAL, WHOLE
 
 EVIL = "<script>alert(1)</script> <b>a</b> & $x^2$"
 NAN = math.nan

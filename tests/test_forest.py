@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import qkprism as qk
 from qkprism.capture import batching
-from qkprism.models.forest import Forest, tree_size
+from qkprism.models.batches import Forest, tree_size
 from qkprism.models.model import Model
 from test_pipeline import contrast, relative_error
 from tiny import _TEXT, VOCABULARY, one_thread, tiny  # noqa: F401

@@ -12,9 +12,7 @@ from qkprism import QKPrismError
 from qkprism.contrasts.tasks import fitting_words
 from qkprism.contrasts.templates import read_template
 from qkprism.models import loading
-from qkprism.models.digest import model_digest
-from qkprism.models.offsets import word_offsets
-from qkprism.models.quick import quick_tokenizer
+from qkprism.models.quick import quick_tokenizer, word_offsets
 from test_pipeline import contrast, unchecked
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -133,10 +131,10 @@ def test_load__runs_no_remote_code_unless_asked(folder):
 
 def test_digest__tells_models_apart_whatever_their_dtype(folder):
     first = qk.load(folder)
-    assert model_digest(first.hf) == model_digest(qk.load(folder, dtype="bfloat16").hf)
+    assert first.digest == qk.load(folder, dtype="bfloat16").digest
     with torch.no_grad():
         first.hf.model.layers[0].self_attn.q_proj.weight.mul_(1.1)
-    assert model_digest(first.hf) != model_digest(qk.load(folder).hf)
+    assert first.digest != qk.load(folder).digest
 
 
 @pytest.mark.model
@@ -203,7 +201,7 @@ def test_load__without_an_output_layer_attention_is_read_and_predictions_are_ref
     with pytest.warns(UserWarning, match="has no weights of its output layer"):
         model = qk.load(folder)
     assert qk.find_heads(model, contrast(4), progress=False).n == 4
-    assert model_digest(model.hf) == model_digest(whole.hf)
+    assert model.digest == whole.digest
     qk.intervene(model, contrast(4), features, compare=qk.Comparison(draws=1), progress=False)
     with pytest.raises(QKPrismError, match="predicts no next token"):
         qk.intervene(model, contrast(4), features, compare=qk.Comparison(draws=1), outcome="logits", progress=False)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import oracle
+from one_head import marks_of
 from qkprism import QKPrismError, Vectors
 from qkprism.core.covariance import (
     contrastive_covariance,
@@ -128,16 +129,7 @@ def test_moments__order_of_examples_changes_nothing():
 def test_moments__random_copies_depend_on_seed_and_example_only():
     def plan(index, seed):
         side = torch.tensor([[1, -1, -1, -1]] * len(index))
-        return make_plan(
-            side=side,
-            text=torch.zeros_like(side),
-            cell=torch.full_like(side, -1),
-            weight=torch.ones(len(index)),
-            fold=torch.zeros(len(index), dtype=torch.long),
-            index=index,
-            reading="plain",
-            seed=seed,
-        )
+        return make_plan(marks_of(side, index), "plain", seed)
 
     whole, part = plan(range(20), 0), plan([7, 3], 0)
     assert torch.equal(whole.sign[:, [7, 3]], part.sign)
@@ -147,16 +139,7 @@ def test_moments__random_copies_depend_on_seed_and_example_only():
 
 def test_moments__shuffles_deal_the_same_number_of_sides():
     side = torch.tensor([[1, 1, -1, -1, -1, 0]] * 50)
-    plan = make_plan(
-        side=side,
-        text=torch.zeros_like(side),
-        cell=torch.full_like(side, -1),
-        weight=torch.ones(50),
-        fold=torch.zeros(50, dtype=torch.long),
-        index=range(50),
-        reading="plain",
-        seed=0,
-    )
+    plan = make_plan(marks_of(side, range(50)), "plain", 0)
     shuffled = plan.coefficient[1:]
     assert torch.all((shuffled > 0).sum(-1) == 2)
     assert torch.all((shuffled < 0).sum(-1) == 3)

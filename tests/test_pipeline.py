@@ -15,9 +15,9 @@ import qkprism as qk
 from qkprism import Contrast, Example, QKPrismError
 from qkprism.capture import batching, streaming
 from qkprism.capture.batching import Batches
-from qkprism.capture.passes import Census, MarkedContrast, Pass
 from qkprism.capture.source import moments_of, sites_of
-from qkprism.capture.streaming import ModelStream
+from qkprism.capture.streaming import MarkedContrast, ModelStream, Pass
+from qkprism.capture.texts import Census
 from qkprism.contrasts import Text
 from qkprism.core.covariance import contrastive_covariance
 from qkprism.core.metrics import cell_covariance, key_covariance
@@ -274,7 +274,7 @@ def test_marked__groups_reach_folds_and_nulls(model):
     encoded = Encodings(contrast(40), Encoder.of(model.tokenizer))
     marked = MarkedContrast.of("boxes", encoded, Census.of(encoded, contrast(40)), "plain", 0)
     folds, numbers = {}, {}
-    for example, fold, number in zip(marked.examples, marked.fold, marked.group, strict=True):
+    for example, fold, number in zip(encoded, marked.fold, marked.group, strict=True):
         folds.setdefault(example.group, set()).add(fold)
         numbers.setdefault(example.group, set()).add(number)
     assert len(folds) == 20

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from one_head import decompose_vector_sets, decompose_vectors
+from one_head import decompose_vector_sets, decompose_vectors, marks_of
 from planted import planted
 from qkprism import Vectors
 from qkprism.core.evidence import chance_of
@@ -24,16 +24,8 @@ def heldout_ranks(draws, n, **options):
             torch.stack([torch.stack([v.positive, v.negative], 1) for v in drawn], 2),
         )
         side = torch.tensor([[1, -1]] * n)
-        plan = make_plan(
-            side=side,
-            text=torch.zeros_like(side),
-            cell=torch.full_like(side, -1),
-            weight=torch.ones(n),
-            fold=torch.tensor(assign_folds(range(n), seed=start)),
-            index=range(n),
-            reading="plain",
-            seed=0,
-        )
+        fold = torch.tensor(assign_folds(range(n), seed=start))
+        plan = make_plan(marks_of(side, range(n), fold=fold), "plain", 0)
         moments = Moments.zeros(range(25), query.shape[-1])
         accumulate(moments, query[:, None], reduce_keys(moments, key, plan), plan)
         ranks += leading_run(heldout_test(moments, factor(identity_like(moments.product))).t).tolist()

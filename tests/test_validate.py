@@ -251,9 +251,9 @@ def test_validate__factors_that_share_their_base_texts_are_as_they_are_alone(mod
 
 def test_validate__adds_up_chunks_and_keeps_none(model, features, monkeypatch):
     whole = qk.validate(model, pairs(20), features, progress=False).to_frame()
-    taken, take = [], validating._PairReader.take
+    taken, add = [], validating.ValidationReader._add
     monkeypatch.setattr(validating, "CHUNK", 3)
-    monkeypatch.setattr(validating._PairReader, "take", lambda self: taken.append(len(self.kept)) or take(self))
+    monkeypatch.setattr(validating.ValidationReader, "_add", lambda self: taken.append(len(self.kept)) or add(self))
     parts = qk.validate(model, pairs(20), features, batch_size=6, progress=False).to_frame()
     assert sum(taken) == 20
     assert max(taken) <= 4  # a batch more at most
@@ -265,7 +265,7 @@ def test_validate__adds_up_chunks_and_keeps_none(model, features, monkeypatch):
 @pytest.mark.parametrize("before", [True, False], ids=["not read", "read"])
 def test_validate__a_batch_that_does_not_fit_is_run_again_and_counts_once(model, features, monkeypatch, before):
     whole = qk.validate(model, pairs(20), features, batch_size=24, progress=False).to_frame()
-    visit, failed = validating._PairReader.visit, []
+    visit, failed = validating.ValidationReader.visit, []
 
     def once(self, call, batch):
         if not (before and call.layer == 1 and not failed):
@@ -274,7 +274,7 @@ def test_validate__a_batch_that_does_not_fit_is_run_again_and_counts_once(model,
             failed.append(len(batch.examples))
             raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(validating._PairReader, "visit", once)
+    monkeypatch.setattr(validating.ValidationReader, "visit", once)
     again = qk.validate(model, pairs(20), features, batch_size=24, progress=False).to_frame()
     assert failed[0] > 1
     assert set(again.n) == {20}

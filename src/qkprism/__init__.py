@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from qkprism.atlas.explain import explain
     from qkprism.atlas.explanation import Explanation
     from qkprism.atlas.survey import survey
-    from qkprism.capture.vectors import Vectors, VectorSource
+    from qkprism.capture.vector_source import VectorSource
+    from qkprism.capture.vectors import Vectors
     from qkprism.contrasts import Contrast, Example
     from qkprism.contrasts.tasks import Task, task
     from qkprism.core.edits import Edit
@@ -96,7 +97,8 @@ _NAMES = {
     "atlas.explain": ("explain",),
     "atlas.explanation": ("Explanation",),
     "atlas.survey": ("survey",),
-    "capture.vectors": ("VectorSource", "Vectors"),
+    "capture.vector_source": ("VectorSource",),
+    "capture.vectors": ("Vectors",),
     "contrasts": ("Contrast", "Example"),
     "contrasts.tasks": ("Task", "task"),
     "core.edits": ("Edit",),

@@ -29,7 +29,6 @@ from qkprism.errors import QKPrismError
 from qkprism.files import path_of
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.calls import AttentionCall
-from qkprism.models.digest import model_digest
 from qkprism.models.encoding import encode_text
 from qkprism.models.model import Model
 from qkprism.models.places import atlas_folder
@@ -278,11 +277,11 @@ def _read(place: Path, written: int) -> Atlas:  # noqa: ARG001  (another writing
 
 def cached_atlas(model: Model) -> Path:
     """Where the atlas of a model is kept."""
-    return atlas_folder(model_digest(model.hf))
+    return atlas_folder(model.digest)
 
 
 def _fitting(atlas: Atlas, model: Model) -> Atlas:
-    if atlas.provenance.get("model_digest") != model_digest(model.hf):
+    if atlas.provenance.get("model_digest") != model.digest:
         raise QKPrismError(
             f"This atlas is of {atlas.provenance.get('model')}, and the weights of {model.name} are others. "
             "Make one of this model: qkprism atlas, or survey(model)."

@@ -26,7 +26,6 @@ from qkprism.heads import Head
 from qkprism.memory import give_back
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device
-from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
 from qkprism.models.rotation import Rotation, Slices
 from qkprism.options import checked_seed, finite, whole_number
@@ -72,7 +71,7 @@ def survey(
     if not 0 < finite(held_out, "held_out") < 1:
         raise QKPrismError(f"held_out={held_out} is not a share of the text. Give a number between 0 and 1.")
     runs = [read_run_of(run, model) for run in listed(features)]
-    job = {"survey": 1, "model_digest": model_digest(model.hf), "texts": _told(texts), "windows": windows}
+    job = {"survey": 1, "model_digest": model.digest, "texts": _told(texts), "windows": windows}
     job |= {"length": length, "held_out": held_out, "seed": seed, "features": [_told(run.provenance) for run in runs]}
     work = Unfinished(None if checkpoint is None else path_of(checkpoint), job)
     done, files = work.read()
@@ -316,7 +315,7 @@ def _provenance(model: Model, learned: Windows, tested: Windows, length: int, se
     return {
         "model": model.name,
         "revision": model.revision,
-        "model_digest": model_digest(model.hf),
+        "model_digest": model.digest,
         "text": text,
         "versions": versions(),
     }

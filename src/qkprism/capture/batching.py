@@ -1,6 +1,6 @@
 """Examples through a model in batches that fit.
 
-Texts of an example that begin alike are run as one row where that saves tokens (`models/forest.py`). A batch that does
+Texts of an example that begin alike are run as one row where that saves tokens (`Forest`). A batch that does
 not fit in memory is halved and run again: nothing was kept of it yet.
 """
 
@@ -14,10 +14,9 @@ from typing import TypeVar
 import torch
 
 from qkprism.errors import QKPrismError
-from qkprism.models.batches import Batch, bucket, collate, pad_id
+from qkprism.models.batches import Batch, Forest, bucket, collate, pad_id, row_size
 from qkprism.models.calls import AttentionCall
-from qkprism.models.encoding import EncodedExample
-from qkprism.models.forest import Forest
+from qkprism.models.encoding import EncodedExample, EncodedText
 from qkprism.models.model import Model
 from qkprism.models.tap import Visitor
 from qkprism.options import FRAMES, Frame, choice, whole_number
@@ -87,7 +86,7 @@ class Batches:
         if self.rope != "post" and self.model.rotates:  # positions are counted from the query of each text
             return False
         alone = sum(len(text.ids) for example in examples for text in example.texts)
-        widths = [example.tree_size for example in examples]
+        widths = [row_size(example) for example in examples]
         if not widths or sum(widths) > (1 - LEAST_SAVED) * alone:
             return False
         return max(widths) <= min(WIDEST, self.model.horizon or WIDEST) and self.model.shares_beginnings
@@ -117,3 +116,18 @@ class Batches:
             query_positions=batch.query,
         )
         return batch
+
+
+def numbers_of(example: EncodedExample, texts: dict[object, EncodedText]) -> tuple[int, ...]:
+    """The numbers of an example's texts among those known, to which those are added that a pass can tell from them."""
+    found = []
+    for text in example.texts:
+        what = seen_as(text)
+        texts.setdefault(what, text)
+        found.append([*texts].index(what))
+    return tuple(found)
+
+
+def seen_as(text: EncodedText) -> object:
+    """What a pass knows of a text: its tokens, and where its query and its keys are."""
+    return (text.ids, text.query, tuple(key.position for key in text.keys))

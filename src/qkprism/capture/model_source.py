@@ -10,14 +10,13 @@ from importlib.metadata import version
 from typing import Any
 
 from qkprism.capture.batching import Batches
-from qkprism.capture.passes import Census, MarkedContrast, passes_of
 from qkprism.capture.source import ContrastReading, Outline, Site, sites_of
-from qkprism.capture.streaming import ModelStream
+from qkprism.capture.streaming import MarkedContrast, ModelStream, passes_of
+from qkprism.capture.texts import Census
 from qkprism.contrasts import Contrast
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.models.digest import model_digest
 from qkprism.models.encoding import EncodedExample, Encoder, Encodings, check_reach
 from qkprism.models.model import Model
 from qkprism.progress import Progress, bar
@@ -82,7 +81,7 @@ class ModelSource:
         return {
             "model": self.model.name,
             "revision": self.model.revision,
-            "model_digest": model_digest(self.model.hf),
+            "model_digest": self.model.digest,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "versions": versions(),
         }

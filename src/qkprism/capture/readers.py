@@ -7,21 +7,26 @@ same first text are run as one, each of their texts once, and every reader sees 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from qkprism.capture.batching import Batches, RunPart
-from qkprism.capture.checkpoint import of_texts
-from qkprism.capture.passes import numbers_of, seen_as
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkprism.capture.batching import Batches, RunPart, numbers_of, seen_as
+from qkprism.capture.source import Site
 from qkprism.capture.vector_batches import VectorBatches
-from qkprism.capture.vectors import VectorSource
+from qkprism.capture.vector_source import VectorSource
+from qkprism.core.rows import Logits
 from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
+from qkprism.models.devices import float64_device
 from qkprism.models.encoding import EncodedExample, EncodedText
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import bar
-from qkprism.store import Unfinished
+from qkprism.store import Unfinished, job_digest
 
 MOST_TEXTS = 16  # that are run as one example
 
@@ -87,6 +92,15 @@ def read_together(
             for one in every:
                 one.keep(collate([examples[place] for place in one.examples]), views)
                 tick(len(one.examples))
+
+
+def of_texts(work: Unfinished | None, texts: Sequence[Sequence[EncodedExample]], sizes: Sequence[int]) -> Unfinished:
+    """The same work on these texts, in batches of so many; without any, nothing is kept."""
+    if work is None:
+        return Unfinished(None, {})
+    return replace(
+        work, job={**work.job, "texts": [job_digest({"of": list(map(repr, some))}) for some in texts], "batches": sizes}
+    )
 
 
 @dataclass(frozen=True)
@@ -175,3 +189,26 @@ class _ReaderView:
         if not found:
             return None
         return collate([example for example, _ in found]), tuple(row for _, rows in found for row in rows)
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """What the marked query rows of some heads see."""
+
+    logits: Logits
+    query: Float[Tensor, "example head d_head"]
+    key: Float[Tensor, "example head token d_head"]
+    scaling: float
+
+
+def read_logits(call: AttentionCall, site: Site, rows: Int[Tensor, " example"]) -> QueryRows:
+    """Read one query row of each text in the heads of a site; on a device that has float64, which is used from here."""
+    index, rows = [head.index for head in site.heads], rows.to(call.query.device)
+    home = float64_device(call.query.device)
+    product = call.products(index, rows)
+    final = call.finish(product, index, rows)
+    sink = None if call.sinks is None else call.sinks[index].to(home)
+    query = call.query[torch.arange(len(rows), device=rows.device), :, rows][:, index]
+    key = call.key[:, [site.kv_heads[k] for k in site.kv_index]]
+    logits = Logits.of(product[:, :, 0].to(home), final[:, :, 0].to(home), call.softcap, sink)
+    return QueryRows(logits, query.to(home), key.to(home), float(call.scaling))

@@ -15,20 +15,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from qkprism.core.groups import Grouping
-from qkprism.core.moments import Moments, Plan, accumulate, make_plan, reduce_keys
+from qkprism.core.moments import Marks, Moments, accumulate, make_plan, pack, reduce_keys, unpack
 from qkprism.encoding import Encoding
 from qkprism.heads import Head
 from qkprism.notes import Note
 from qkprism.options import Reading
 from qkprism.progress import Progress
-from qkprism.ranks import Ranks, added, failing_together, wait
+from qkprism.ranks import Ranks, added, exchanged, failing_together, ranks, wait
+from qkprism.runs import Tensors
+from qkprism.store import Files, Unfinished, packed, unpacked
 
 if TYPE_CHECKING:
-    from qkprism.capture.vectors import VectorSource
+    from qkprism.capture.vector_source import VectorSource
     from qkprism.models.batches import Batch
     from qkprism.models.calls import AttentionCall
     from qkprism.models.model import Model
@@ -72,6 +74,7 @@ def sites_of(model: Model | VectorSource, heads: Sequence[Head]) -> dict[int, Si
 
 
 Sums = dict[str, dict[int, Moments]]  # by stream name and layer
+_FILE, _SEEN = "moments", "seen"  # what a checkpoint's files are called
 CHUNK = {"cpu": 128, "cuda": 512}  # examples
 
 
@@ -85,26 +88,6 @@ class ContrastReading(NamedTuple):
     def name(self) -> str:
         """What its sums are called."""
         return "/".join(self)
-
-
-@dataclass(frozen=True, eq=False)
-class Marks:
-    """What is known of some examples, the same in every layer.
-
-    side    +1 or -1 of each key, 0 where an example has fewer; `text` is 1 for keys of the twin
-    cell    which combination of labels a key has, -1 without
-    value   which value a key has of each label that keys are summed by, -1 without
-    group   examples with one number are not independent; `group_weight` is the weight of an example's group
-    """
-
-    side: Int[Tensor, "example key"]
-    text: Int[Tensor, "example key"]
-    cell: Int[Tensor, "example key"]
-    weight: Float[Tensor, " example"]
-    group_weight: Float[Tensor, " example"]
-    fold: Int[Tensor, " example"]
-    group: tuple[int, ...]
-    value: Int[Tensor, "example key label"]
 
 
 @dataclass(frozen=True)
@@ -178,16 +161,54 @@ class Source(Protocol):
     def provenance(self) -> dict[str, Any]: ...
 
 
-class Keeper(Protocol):
-    """Keeps sums of a stream that may be killed."""
+@dataclass
+class Checkpoint:
+    """What a pass has summed so far, and of how many examples of each contrast; `seen` is what else it saw of them.
 
-    done: dict[str, int]
-    sums: Sums
+    Moments are additive and chunks have fixed borders, so that is all there is to keep (`store.py`): a pass that was
+    killed goes on to the identical result. Of several processes the sums of all are written; any number can go on.
+    """
 
-    def note(self, done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None: ...
+    work: Unfinished
+    done: dict[str, int] = field(default_factory=dict)
+    sums: Sums = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)  # contrasts that every process has sums of
+    seen: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, work: Unfinished, stream: Stream) -> Checkpoint:
+        """What a former pass of the same job has summed, if there was one: the first process has the sums."""
+        done, files = work.read()
+        sums = {
+            name: {
+                layer: unpack(files[_FILE], f"{name}/{layer}", reading, site.kv_index)
+                for layer, site in stream.layers.items()
+            }
+            for name, reading in stream.names.items()
+            if files and done.get(name)
+        }
+        return cls(work, done, sums, seen=unpacked(files[_SEEN]) if _SEEN in files else [])
+
+    def note(self, done: int, sums: Mapping[str, Mapping[int, Moments]]) -> None:
+        """Note that a chunk of some contrasts is complete."""
+        for name, total in sums.items():
+            self.done[name], self.sums[name] = done, dict(total)
+            self.begun.add(name)
+        self.work.note(self.done, self._summed, f"What was added up of {max(self.done.values()):,} examples")
+
+    def _summed(self) -> Files:
+        sums = self.sums | over_all(ranks(), {name: self.sums[name] for name in sorted(self.begun)})
+        seen = [one for every in exchanged(self.seen) for one in every]
+        return _files(sums) | ({_SEEN: packed(seen)} if seen else {})
+
+    def finish(self, totals: Sums) -> None:
+        """Write the sums of the whole stream."""
+        self.work.write(self.done, _files(totals))
 
 
-def moments_of(stream: Stream, *, seed: int = 0, kept: Keeper | None = None, progress: Progress | None = None) -> Sums:
+def moments_of(
+    stream: Stream, *, seed: int = 0, kept: Checkpoint | None = None, progress: Progress | None = None
+) -> Sums:
     """The moments of every contrast of a stream in every layer; with `kept` it goes on where a former one stopped."""
     sums: Sums = {name: dict(kept.sums.get(name, {})) if kept else {} for name in stream.names}
     passing: list[str] = []
@@ -213,6 +234,11 @@ def over_all(ranks: Ranks, sums: Mapping[str, Mapping[int, Moments]]) -> Sums:
     return {name: {layer: total(moments) for layer, moments in of_name.items()} for name, of_name in sums.items()}
 
 
+def _files(totals: Sums) -> dict[str, Tensors]:
+    named = {f"{name}/{layer}": total for name, layers in totals.items() for layer, total in layers.items()}
+    return {_FILE: pack(named)}
+
+
 def add_chunk(sums: dict[int, Moments], chunk: Chunk, layers: Mapping[int, Site], seed: int) -> None:
     """Add the vectors of a chunk to the moments of each layer."""
     for number, site in layers.items():
@@ -234,21 +260,7 @@ def _zeros(chunk: Chunk, site: Site, device: str) -> Moments:
     return Moments.zeros(site.kv_index, site.d_head, reading=chunk.reading, device=device, **sizes)
 
 
-@lru_cache(maxsize=8)
-def plan_of(marks: Marks, reading: Reading, seed: int) -> Plan:
-    """What is done with the vectors of these examples: the same in all layers and heads, and costly to make."""
-    return make_plan(
-        side=marks.side,
-        text=marks.text,
-        cell=marks.cell,
-        value=marks.value,
-        weight=marks.weight,
-        group_weight=marks.group_weight,
-        fold=marks.fold,
-        index=marks.group,
-        reading=reading,
-        seed=seed,
-    )
+plan_of = lru_cache(maxsize=8)(make_plan)  # the same in all layers and heads, and costly to make
 
 
 def provenance_of(

@@ -1,17 +1,21 @@
-"""`ModelStream`: examples through the model, the vectors at their marks in chunks.
+"""`ModelStream`: contrasts through the model, the vectors at their marks in chunks.
+
+Contrasts of the same texts, or of some of the texts of another (a part of a pooled contrast), are one pass; their twins
+may differ. What a pass runs for one text are its examples in all contrasts: each of their texts once.
 
 The tap shows every layer's queries and keys; only those at marked positions are kept, for one chunk of examples, then
 added to the moments. Memory does not grow with the number of prompts. A chunk is a fixed number of examples in a fixed
 order (longest first), whatever the batch size, so that the sums do not depend on how the chunk was batched. Several
-processes take whole chunks in turn, so that their batches are those that one would make. Texts of an example that begin
-alike are run as one row where that saves tokens (`models/forest.py`). A batch that does not fit in memory is halved and
-run again: nothing was added for it yet.
+processes take whole chunks in turn, so that their batches are those that one would make. A batch that fails was not
+added to anything yet, so it is halved and run again (`capture/batching.py`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate as running_sum
 
@@ -19,16 +23,121 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkprism.capture.batching import Batches
-from qkprism.capture.passes import MarkedContrast, Pass, cell_of
-from qkprism.capture.source import CHUNK, Chunk, Marks, Site
+from qkprism.capture.batching import Batches, numbers_of
+from qkprism.capture.source import CHUNK, Chunk, Site
+from qkprism.capture.texts import Census, cell_of
+from qkprism.core.moments import Marks, assign_folds, group_weights
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.devices import float64_device
-from qkprism.models.encoding import EncodedExample, EncodedKey
+from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText, Encodings
 from qkprism.options import Reading
 from qkprism.progress import Progress
 from qkprism.ranks import Ranks, ranks
+
+PlacesByText = dict[bytes, list[int]]  # where examples of these tokens stand in a pass
+
+
+@dataclass(frozen=True)
+class MarkedContrast:
+    """The examples of one contrast in the order they are run, with their folds.
+
+    order    the number of each example
+    place    where each stands among the examples of its pass, which may be those of a larger contrast
+    fold, group, group_weight    by the number of the example
+    """
+
+    name: str
+    reading: Reading
+    encodings: Encodings
+    census: Census
+    fold: Sequence[int]
+    group: Sequence[int]
+    group_weight: Sequence[float]
+    order: Sequence[int]
+    place: Sequence[int]
+
+    @classmethod
+    def of(cls, name: str, encodings: Encodings, census: Census, reading: Reading, seed: int) -> MarkedContrast:
+        """Order examples (longest first) and assign folds."""
+        groups = census.texts.grouping.group
+        weight = group_weights(groups, torch.tensor(census.weights)).tolist()
+        order = sorted(range(len(encodings)), key=lambda i: (-census.lengths[i], i))
+        folds = assign_folds(groups, seed)
+        return cls(name, reading, encodings, census, folds, groups, weight, order, range(len(order)))
+
+    @property
+    def tokens(self) -> list[bytes]:
+        """A digest of the first text of each."""
+        return [self.census.tokens[number] for number in self.order]
+
+    def within(self, places: Sequence[int]) -> MarkedContrast:
+        """The same contrast in a pass of others: its examples are at these places, and in their order."""
+        moved = sorted(zip(places, self.order, strict=True))
+        return replace(self, order=[number for _, number in moved], place=[place for place, _ in moved])
+
+    def between(self, start: int, stop: int) -> slice:
+        """Which of its examples stand between two places of the pass."""
+        return slice(bisect_left(self.place, start), bisect_left(self.place, stop))
+
+    def examples(self, part: slice) -> list[EncodedExample]:
+        """Some of the examples in tokens."""
+        return self.encodings.some(self.order[part])
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Contrasts that are run together: the first has all the texts, the others the same or some of them."""
+
+    marked: tuple[MarkedContrast, ...]
+
+    def __len__(self) -> int:
+        return len(self.marked[0].order)
+
+    def chunk(self, start: int, stop: int) -> tuple[list[EncodedExample], dict[str, list[tuple[int, ...]]]]:
+        """What is run between two places, and for each contrast which of an example's texts are its own."""
+        stop = min(stop, len(self))
+        texts: list[dict[object, EncodedText]] = [{} for _ in range(start, stop)]
+        texts_of: dict[str, list[tuple[int, ...]]] = {}
+        for marked in self.marked:
+            here = marked.between(start, stop)
+            texts_of[marked.name] = [
+                numbers_of(example, texts[place - start])
+                for place, example in zip(marked.place[here], marked.examples(here), strict=True)
+            ]
+        sources = [example.source for example in self.marked[0].examples(slice(start, stop))]
+        return [
+            EncodedExample(start + i, first, None, 1.0, None, source, tuple(more))
+            for i, (source, (first, *more)) in enumerate(zip(sources, (one.values() for one in texts), strict=True))
+        ], texts_of
+
+
+def passes_of(marked: Sequence[MarkedContrast]) -> list[Pass]:
+    """Which contrasts share a pass."""
+    found: list[tuple[PlacesByText, list[MarkedContrast]]] = []
+    for contrast in sorted(marked, key=lambda one: -len(one.order)):
+        for places, group in found:
+            if (at := _places(contrast.tokens, places)) is not None:
+                group.append(contrast.within(at))
+                break
+        else:
+            found.append((_all_places(contrast.tokens), [contrast]))
+    return [Pass(tuple(group)) for _, group in found]
+
+
+def _all_places(examples: Sequence[bytes]) -> PlacesByText:
+    found: PlacesByText = defaultdict(list)
+    for place, tokens in enumerate(examples):
+        found[tokens].append(place)
+    return found
+
+
+def _places(wanted: Sequence[bytes], places: PlacesByText) -> list[int] | None:
+    """A place of its own for each example, or None if one is not there."""
+    if any(count > len(places.get(tokens, ())) for tokens, count in Counter(wanted).items()):
+        return None
+    left = {tokens: iter(places[tokens]) for tokens in wanted}
+    return [next(left[tokens]) for tokens in wanted]
 
 
 @dataclass(frozen=True)
@@ -123,7 +232,7 @@ class ModelStream:
             for marked, picked in self._run(group, slice(at, at + n), buffers, progress):
                 done = end if marked is group.marked[-1] else None
                 marks, vectors = (picked.marks(), picked.vectors) if picked else (None, None)
-                sizes = len(marked.cells), sum(map(len, marked.values.values()))
+                sizes = len(marked.census.cells), sum(map(len, marked.census.values.values()))
                 yield Chunk(marked.name, marked.reading, *sizes, marks, vectors, done=done)
             if progress and here.count > 1:
                 progress(end - turn - n)
@@ -165,7 +274,7 @@ class _Picked:
         """The keys of each example, each with the number of its text."""
         return [
             [(which, key) for which, text in enumerate(example.texts) for key in text.keys]
-            for example in self.marked.examples[self.part]
+            for example in self.marked.examples(self.part)
         ]
 
     @property
@@ -174,23 +283,24 @@ class _Picked:
 
     def marks(self) -> Marks:
         """What is known of the examples; keys are padded to one table."""
-        marked, part, size = self.marked, self.part, (len(self.keys), self.width)
+        marked, census, size = self.marked, self.marked.census, (len(self.keys), self.width)
+        numbers = marked.order[self.part]
         side, text, cell = (torch.full(size, fill) for fill in (0, 0, -1))
-        value = torch.full((*size, len(marked.values)), -1)
+        value = torch.full((*size, len(census.values)), -1)
         for i, keys in enumerate(self.keys):
             for j, (which, key) in enumerate(keys):
                 side[i, j], text[i, j] = 1 if key.positive else -1, which
-                cell[i, j] = marked.cells.get(cell_of(key.labels), -1) if key.labels else -1
-                for label, numbers in enumerate(marked.values.items()):
-                    value[i, j, label] = numbers[1].get(key.labels.get(numbers[0]), -1)
+                cell[i, j] = census.cells.get(cell_of(key.labels), -1) if key.labels else -1
+                for label, (label_name, of_label) in enumerate(census.values.items()):
+                    value[i, j, label] = of_label.get(key.labels.get(label_name), -1)
         return Marks(
             side=side,
             text=text,
             cell=cell,
-            weight=torch.tensor([example.weight for example in marked.examples[part]]),
-            group_weight=torch.tensor(marked.group_weight[part]),
-            fold=torch.tensor(marked.fold[part], dtype=torch.long),
-            group=marked.group[part],
+            weight=torch.tensor([census.weights[number] for number in numbers]),
+            group_weight=torch.tensor([marked.group_weight[number] for number in numbers]),
+            fold=torch.tensor([marked.fold[number] for number in numbers], dtype=torch.long),
+            group=tuple(marked.group[number] for number in numbers),
             value=value,
         )
 

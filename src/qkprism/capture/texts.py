@@ -13,14 +13,17 @@ without its i-th token, for each i,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
 
 from qkprism.contrasts import Example, Text
+from qkprism.core.by_value import MAX_VALUES, ValueNumbers, number_values
 from qkprism.core.groups import Grouping
+from qkprism.core.moments import MAX_CELLS
 from qkprism.models.encoding import EncodedExample
 from qkprism.notes import MANY, Note
 from qkprism.options import TokenChoice
@@ -29,6 +32,8 @@ MOST_SIGNATURES = 5_000_000  # of tokens, 40 MB: 100,000 texts of 50 tokens; tho
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _INVERSE = np.uint64(pow(_BASE, -1, 2**64))
 _NO_LETTERS = re.compile(r"[\W_]+")
+
+LabelCell = tuple[tuple[str, object], ...]  # one combination of all labels of a key
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,47 @@ class TextCount:
         near, pair = self.signatures.shared(grouping.group)
         named = (self.sources[pair[0]], self.sources[pair[1]])
         return Texts(grouping, near, named, self.on_first, self.marked, self.split, self.word)
+
+
+@dataclass(frozen=True)
+class Census:
+    """What must be known of all examples of a contrast before any is run: they are not kept, and this is."""
+
+    texts: Texts
+    weights: tuple[float, ...]
+    lengths: tuple[int, ...]
+    tokens: tuple[bytes, ...]  # a digest of the tokens of the first text
+    cells: Mapping[LabelCell, int]
+    values: ValueNumbers  # of labels by which keys are summed; none without twins
+    freedom: int  # marked keys, less one for each example
+
+    @classmethod
+    def of(cls, encoded: Iterable[EncodedExample], examples: Iterable[Example]) -> Census:
+        """Count examples one by one; the fullest label cells of two keys or more get a number."""
+        lengths, weights, freedom, texts = [], [], 0, TextCount()
+        cells: Counter[LabelCell] = Counter()
+        values: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+        twins = True
+        for tokens, written in zip(encoded, examples, strict=True):
+            texts.add(tokens, written)
+            weights.append(tokens.weight)
+            lengths.append(tokens.length)
+            keys = [key for text in tokens.texts for key in text.keys]
+            freedom += len(keys) - 1
+            cells.update(cell_of(key.labels) for key in keys if key.labels)
+            twins = twins and tokens.twin is not None
+            for name, value in (item for key in keys if twins for item in key.labels.items()):
+                if len(values[name]) <= MAX_VALUES:
+                    values[name][value] += 1
+        fullest = [cell for cell, count in cells.most_common(MAX_CELLS) if count > 1]
+        first = tuple(digests[0] for digests in texts.digests)
+        numbers = {cell: i for i, cell in enumerate(fullest)}
+        named = number_values(values) if twins else {}
+        return cls(texts.texts(), tuple(weights), tuple(lengths), first, numbers, named, freedom)
+
+
+def cell_of(labels: Mapping[str, object]) -> LabelCell:
+    return tuple(sorted(labels.items()))
 
 
 def digest_of(ids: Sequence[int]) -> bytes:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qkprism.capture.batching import RunPart, Visit
 from qkprism.capture.source import CHUNK
-from qkprism.capture.vectors import VectorSource
+from qkprism.capture.vector_source import VectorSource
 from qkprism.models.batches import Batch, collate
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample, EncodedKey, EncodedText
@@ -69,23 +69,5 @@ class VectorBatches:
             query[row, :, text.query] = vectors[0]
             key[row, :, : text.query] = vectors[1][:, : text.query]
             seen[row, :, text.query, : text.query] = True
-        return _call(layer, query, key, seen, self.source.layers[layer].scaling)
-
-
-def _call(layer: int, query: Tensor, key: Tensor, seen: Tensor, scaling: float) -> AttentionCall:
-    return AttentionCall(
-        module=nn.Identity(),
-        implementation="vectors",
-        query=query,
-        key=key,
-        value=key,
-        mask=seen,
-        scaling=scaling,
-        softcap=None,
-        sinks=None,
-        position_bias=None,
-        window=None,
-        is_causal=False,
-        layer=layer,
-        name=f"layer {layer}",
-    )
+        scaling, name = self.source.layers[layer].scaling, f"layer {layer}"
+        return AttentionCall(nn.Identity(), "vectors", query, key, key, seen, scaling, layer=layer, name=name)

@@ -92,7 +92,7 @@ def check(
     """Draw some prompts, show their tokens and marks, and say what is wrong with them or may be."""
     from qkprism.cli.marked import show_check
     from qkprism.contrasts.checks import check as checked
-    from qkprism.models.offsets import word_offsets
+    from qkprism.models.quick import word_offsets
 
     contrast = source_named(contrast)
     found, offsets = checked(contrast, n=n, seed=seed), None

@@ -25,8 +25,7 @@ from qkprism.core.covariance import (
     query_square,
     shuffled_covariances,
 )
-from qkprism.core.feature import CLEAR, Choices, Feature, Gap, Spectrum
-from qkprism.core.frozen import read_only
+from qkprism.core.feature import CLEAR, Choices, Feature, Gap, Spectrum, read_only
 from qkprism.core.metrics import (
     MetricRoot,
     balanced_factor,

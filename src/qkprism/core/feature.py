@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from qkprism.core.evidence import chance_of, leading_p
-from qkprism.core.frozen import Frozen
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 from qkprism.options import CENTERS, METRICS, Center, Metric, Rank, checked_rank, checked_seed, choice
@@ -31,6 +30,35 @@ CLEAR = 3.0  # errors from which a logit gap is called significant
 NO_EVIDENCE = "no evidence of a feature"
 RARE = 0.01  # how often chance may show a direction that is told as one that holds
 MOSTLY = 0.5  # a direction is a contrast's own if more of the metric along it is the contrast's than all else
+
+
+class Frozen:
+    """A frozen dataclass whose tensors, alone or in a dictionary, cannot be written in place.
+
+    PyTorch has no read-only tensors, but those made in inference mode are: `feature.strengths[0] = 1` is an error that
+    says to make a clone. Reading and computing with them is as always.
+    """
+
+    def __post_init__(self) -> None:
+        for one in fields(self):  # type: ignore[arg-type]
+            object.__setattr__(self, one.name, read_only(getattr(self, one.name)))
+
+
+def read_only(value: Any) -> Any:
+    """A tensor that cannot be written in place (a copy, unless it is one already); other values as they are.
+
+    >>> read_only(torch.zeros(2)).add_(1)
+    Traceback (most recent call last):
+    RuntimeError: Inplace update to inference tensor outside InferenceMode is not allowed...
+    """
+    if isinstance(value, Tensor):
+        if value.is_inference():
+            return value
+        with torch.inference_mode():
+            return value.clone()
+    if isinstance(value, dict) and any(isinstance(item, Tensor) for item in value.values()):
+        return {key: read_only(item) for key, item in value.items()}
+    return value
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,26 @@ def unpack(tensors: Mapping[str, Tensor], name: str, reading: Reading, kv_index:
     return Moments(reading=reading, kv_index=tuple(kv_index), **found)
 
 
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """What is known of some examples, the same in every layer.
+
+    side    +1 or -1 of each key, 0 where an example has fewer; `text` is 1 for keys of the twin
+    cell    which combination of labels a key has, -1 without
+    value   which value a key has of each label that keys are summed by, -1 without
+    group   examples with one number are not independent; `group_weight` is the weight of an example's group
+    """
+
+    side: Int[Tensor, "example key"]
+    text: Int[Tensor, "example key"]
+    cell: Int[Tensor, "example key"]
+    weight: Float[Tensor, " example"]
+    group_weight: Float[Tensor, " example"]
+    fold: Int[Tensor, " example"]
+    group: tuple[int, ...]
+    value: Int[Tensor, "example key label"]
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is done with the vectors of some examples, the same for every layer and head.
@@ -206,28 +226,14 @@ class Plan:
         return replace(self, **{k: v.to(device) for k, v in moved.items() if isinstance(v, Tensor | ValuePlan)})  # type: ignore[arg-type]
 
 
-def make_plan(
-    *,
-    side: Int[Tensor, "example key"],
-    text: Int[Tensor, "example key"],
-    cell: Int[Tensor, "example key"],
-    weight: Float[Tensor, " example"],
-    fold: Int[Tensor, " example"],
-    index: Sequence[int],
-    reading: Reading,
-    seed: int,
-    group_weight: Float[Tensor, " example"] | None = None,
-    value: Int[Tensor, "example key label"] | None = None,
-) -> Plan:
-    """The plan for some examples: `side` is +1, -1 or 0 (padding), `text` 0 or 1 (the twin), `cell` -1 if none.
+def make_plan(marks: Marks, reading: Reading, seed: int) -> Plan:
+    """What is done with the vectors of some examples.
 
-    `value` is by which value of each label a key is summed, -1 if by none; only twins are.
-    `group_weight` is the weight of all examples of the example's group, wherever they are; None: each is alone.
-
-    Random signs and shuffles depend on the seed and the example's `index` alone, never on the batch. Examples of one
-    group are given one index: they are not independent, and a null that treats them so is too narrow.
+    Random signs and shuffles depend on the seed and the number of the example's group alone, never on the batch:
+    examples of one group are not independent, and a null that treats them so is too narrow.
     """
-    rngs = [np.random.default_rng((seed, i)) for i in index]
+    side, text = marks.side, marks.text
+    rngs = [np.random.default_rng((seed, i)) for i in marks.group]
     sign = torch.tensor(np.array([rng.choice([-1.0, 1.0], N_FLIPS) for rng in rngs]).T)
     swap = torch.tensor(np.array([rng.choice([-1.0, 1.0], N_SHUFFLES) for rng in rngs]).T)
     order = torch.zeros(len(rngs), N_SHUFFLES, side.shape[1], dtype=torch.float64)
@@ -240,11 +246,10 @@ def make_plan(
         else:  # exchanging text and twin turns every product around
             rows.extend(row * swap[shuffle][:, None] for row in _slot_rows(side, text, reading))
     share = _mean_row(side != 0)
-    of_group = weight if group_weight is None else group_weight
-    if value is None or reading == "plain":
-        value = torch.full((*side.shape, 0), -1)
+    value = marks.value[..., :0] if reading == "plain" else marks.value  # only twins are summed by values
     values = ValuePlan.of(value, side, text, rngs)  # the last to draw: what was drawn before stays as it is
-    return Plan(reading, weight.double(), of_group.double(), fold, sign, torch.stack(rows), share, cell, values)
+    weight, group_weight = marks.weight.double(), marks.group_weight.double()
+    return Plan(reading, weight, group_weight, marks.fold, sign, torch.stack(rows), share, marks.cell, values)
 
 
 def _mean_row(chosen: Tensor) -> Float64[Tensor, "example key"]:

@@ -25,7 +25,7 @@ from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import FORMAT, number
 from qkprism.models.encoding import encode_text
 from qkprism.models.model import Model
-from qkprism.models.offsets import without_space, word_offsets
+from qkprism.models.quick import without_space, word_offsets
 from qkprism.options import Center
 
 SIGNS = ("+", "-", "target", "?", "none")

@@ -20,7 +20,6 @@ from qkprism.explorer.mail import KeptAnswer, kept_note, read_kept
 from qkprism.explorer.studies import LEGEND, told_of_study
 from qkprism.figures.words import BELIEVE
 from qkprism.findings import Claim, Finding, findings
-from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
 from qkprism.results.attribution import Attribution, Attributions
 from qkprism.results.effects import Effects
@@ -127,7 +126,7 @@ class OpenRun:
     def check(self, model: Model) -> None:
         """Refuse a run of other weights, in one sentence."""
         digest, theirs = (self.provenance.get(key) for key in ("model_digest", "model"))
-        wrong = digest != model_digest(model.hf) if digest is not None else theirs not in (None, model.name)
+        wrong = digest != model.digest if digest is not None else theirs not in (None, model.name)
         if wrong:
             raise QKPrismError(
                 f"{self.name} is a run of {theirs}, and the weights of {model.name} are others. "

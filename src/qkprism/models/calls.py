@@ -85,11 +85,11 @@ class AttentionCall:
     value: Float[Tensor, "batch kv_head key_token d_value"]
     mask: Any
     scaling: float | Tensor
-    softcap: float | None
-    sinks: Float[Tensor, " head"] | None
-    position_bias: Float[Tensor, "_ _ token key_token"] | None
-    window: int | None
-    is_causal: bool
+    softcap: float | None = None
+    sinks: Float[Tensor, " head"] | None = None
+    position_bias: Float[Tensor, "_ _ token key_token"] | None = None
+    window: int | None = None
+    is_causal: bool = False
     layer: int = -1
     name: str = ""
     cache: CacheState = CacheState()

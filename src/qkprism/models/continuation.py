@@ -8,27 +8,29 @@ trusted to give the same logits (tried on some texts), the whole text is run eve
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from qkprism.errors import QKPrismError
 from qkprism.memory import give_back
 from qkprism.models.batches import Batch, collate, pad_id
-from qkprism.models.blocks import blocks_before, noting, skipping
-from qkprism.models.caches import cache_with_room, forked
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
 from qkprism.models.probe import accepted, distance, evaluating, tolerance
-from qkprism.models.tap import Visitor
+from qkprism.models.tap import Visitor, hold
 from qkprism.options import Frame
 
 TOKEN_BUDGET = {"cpu": 1024, "cuda": 16384}  # of a piece of the texts in front of their queries
@@ -69,7 +71,7 @@ class Continuation:
         tail = width - int(batch.query.min())
         if not cached or tail == width:
             return cls(model, batch, rope, chat, width)
-        begun, cache = cls(model, batch, rope, chat, tail), cache_with_room(model.hf.config, width)
+        begun, cache = cls(model, batch, rope, chat, tail), DynamicCache(config=model.hf.config)
         for part in begun._pieces(width - tail):
             give_back(collect=False)  # what the piece before it left in the heap would come on top
             cache = begun._prefix(part, cache)
@@ -147,6 +149,13 @@ class Continuation:
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
 
+def forked(cache: Any) -> Any:
+    """A cache that grows by itself and leaves this one as it is."""
+    fork = copy.copy(cache)
+    fork.layers = [copy.copy(layer) for layer in cache.layers]
+    return fork
+
+
 def first_of(model: Model, layers: Iterable[int]) -> int:
     """The layer that a model calls first."""
     wanted = set(layers)
@@ -197,3 +206,62 @@ def skips_are_exact(model: Model, examples: Sequence[EncodedExample], rope: Fram
 def _blind(call: AttentionCall) -> None:
     """Take the query from a head, so that it attends to everything alike."""
     call.edit_head(0, query=torch.zeros_like(call.query[:, 0]))
+
+
+# What the blocks in front of an edit compute is what they did without it: noted once, they are not run again. A block
+# is an item of the list of layers that a model goes through. Only the thread that opened `noting` or `skipping` notes
+# and skips; the model runs as ever for the others.
+
+
+@dataclass(frozen=True)
+class _Notes:
+    noted: Mapping[nn.Module, Any]
+    found: dict[nn.Module, Any]
+
+
+_notes: ContextVar[_Notes | None] = ContextVar("qkprism_block_notes", default=None)
+
+
+def blocks_before(hf: nn.Module, name: str) -> Sequence[nn.Module]:
+    """The blocks in front of the one that a module is in."""
+    above, parts = hf, name.split(".")
+    for part in parts:
+        if isinstance(above, nn.ModuleList):
+            return list(above)[: int(part)]
+        above = above.get_submodule(part)
+    return ()
+
+
+def noting(blocks: Iterable[nn.Module], found: dict[nn.Module, Any]) -> AbstractContextManager[None]:
+    """Put down what each of these blocks gives while the model runs."""
+    return _watching(blocks, _Notes({}, found))
+
+
+def skipping(noted: Mapping[nn.Module, Any]) -> AbstractContextManager[None]:
+    """These blocks give what is known, without a computation."""
+    return _watching(noted, _Notes(noted, {}))
+
+
+@contextmanager
+def _watching(blocks: Iterable[nn.Module], notes: _Notes) -> Iterator[None]:
+    with ExitStack() as undo:
+        for block in blocks:
+            undo.callback(hold(block, "forward", partial(_watched, block)))
+        before = _notes.set(notes)
+        undo.callback(_notes.reset, before)
+        yield
+
+
+def _watched(block: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A block's forward that looks at the notes of its thread."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        notes = _notes.get()
+        if notes is None:
+            return original(*args, **kwargs)
+        if block in notes.noted:
+            return notes.noted[block]
+        notes.found[block] = original(*args, **kwargs)
+        return notes.found[block]
+
+    return forward

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, pairwise
-from typing import overload
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,7 +21,6 @@ from qkprism.contrasts.markup import SIDES
 from qkprism.encoding import Encoding, chat_of
 from qkprism.errors import QKPrismError
 from qkprism.models.chat import ChatTemplate, Prompt
-from qkprism.models.forest import tree_size
 from qkprism.options import TokenChoice
 
 _SPACES = ("▁", "Ġ")  # how vocabularies write a lone space
@@ -89,11 +87,6 @@ class EncodedExample:
         """Tokens of the longer of its texts."""
         return max(len(text.ids) for text in self.texts)
 
-    @property
-    def tree_size(self) -> int:
-        """Its tokens when each beginning that its texts share counts once."""
-        return tree_size([text.ids for text in self.texts])
-
 
 @dataclass(frozen=True)
 class Encoder:
@@ -120,53 +113,36 @@ class Encoder:
 
     def encode(self, numbered: Iterable[tuple[int, Example]]) -> Iterator[EncodedExample]:
         """Find the marked tokens of examples, each given with its number."""
-        rules, waiting = self.rules(), iter(numbered)
+        waiting = iter(numbered)
         # Examples may be written when they are asked for: no more than a chunk of them is kept.
         while chunk := list(islice(waiting, _CHUNK)):
-            yield from _encode_chunk(self.tokenizer, chunk, self.template, rules)
-
-    def rules(self) -> _Rules:
-        chat = self.template is not None
-        return _Rules(self.token, self.causal, self.max_length, self.tokenizer.truncation_side, chat)
+            yield from _encode_chunk(self, chunk)
 
 
-class Encodings(Sequence[EncodedExample]):
-    """Examples in tokens, in some order, encoded each time they are asked for and not kept.
+@dataclass(frozen=True)
+class Encodings:
+    """Examples in tokens, encoded each time they are asked for and not kept.
 
-    Only the examples that were asked for last are: contrasts that share them ask for them one after another.
+    Only those that were asked for last are: contrasts that share them ask for them one after another.
     """
 
-    def __init__(self, examples: Sequence[Example], encoder: Encoder, order: Sequence[int] | None = None) -> None:
-        self.examples, self.encoder = examples, encoder
-        self.order = range(len(examples)) if order is None else order
-        self._last: dict[tuple[int, ...], list[EncodedExample]] = {}
+    examples: Sequence[Example]
+    encoder: Encoder
+    _last: dict[tuple[int, ...], list[EncodedExample]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.examples)
 
     def __iter__(self) -> Iterator[EncodedExample]:
-        return self.encoder.encode((number, self.examples[number]) for number in self.order)
+        return self.encoder.encode(enumerate(self.examples))
 
-    @overload
-    def __getitem__(self, index: int) -> EncodedExample: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[EncodedExample]: ...
-    def __getitem__(self, index: int | slice) -> EncodedExample | list[EncodedExample]:
-        if isinstance(index, slice):
-            return self._some(tuple(self.order[index]))
-        return self._some((self.order[index],))[0]
-
-    def pick(self, places: Iterable[int]) -> Encodings:
-        """Those at some places, in that order."""
-        chosen = Encodings(self.examples, self.encoder, [self.order[place] for place in places])
-        chosen._last = self._last
-        return chosen
-
-    def _some(self, numbers: tuple[int, ...]) -> list[EncodedExample]:
-        if numbers not in self._last:
+    def some(self, numbers: Iterable[int]) -> list[EncodedExample]:
+        """Those of some numbers, in that order."""
+        wanted = tuple(numbers)
+        if wanted not in self._last:
             self._last.clear()
-            self._last[numbers] = list(self.encoder.encode((number, self.examples[number]) for number in numbers))
-        return self._last[numbers]
+            self._last[wanted] = list(self.encoder.encode((number, self.examples[number]) for number in wanted))
+        return self._last[wanted]
 
 
 def encode(
@@ -184,17 +160,12 @@ def encode(
     return list(encoder.encode(enumerate(examples)))
 
 
-def _encode_chunk(
-    tokenizer: PreTrainedTokenizerBase,
-    numbered: Sequence[tuple[int, Example]],
-    template: ChatTemplate | None,
-    rules: _Rules,
-) -> Iterator[EncodedExample]:
+def _encode_chunk(encoder: Encoder, numbered: Sequence[tuple[int, Example]]) -> Iterator[EncodedExample]:
     if strange := [type(example).__name__ for _, example in numbered if not isinstance(example, Example)]:
         raise QKPrismError(f"Give examples, not {strange[0]}: Example.parse(text) reads a text with marks.")
     sources = [example.source or f"example {number}" for number, example in numbered]
     marked = [item for source, (_, example) in zip(sources, numbered, strict=True) for item in _marked(source, example)]
-    texts = _encode_texts(tokenizer, marked, template, rules)
+    texts = _encode_texts(encoder, marked)
     for source, (number, example) in zip(sources, numbered, strict=True):
         twin = example.twin is not None
         yield EncodedExample(number, next(texts), next(texts) if twin else None, example.weight, example.group, source)
@@ -209,7 +180,7 @@ def encode_text(
 ) -> EncodedText:
     """Find the marked tokens of one text, which may have no keys."""
     encoder = Encoder.of(tokenizer, encoding, causal=causal)
-    return next(_encode_texts(tokenizer, [_SourcedText("the text", text)], encoder.template, encoder.rules()))
+    return next(_encode_texts(encoder, [_SourcedText("the text", text)]))
 
 
 def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal: bool = True) -> None:
@@ -228,26 +199,6 @@ def check_reach(encoded: Iterable[EncodedExample], window: int | None, *, causal
                         f"{example.source}: the key at token {key.position} is outside the sliding window of {window} "
                         f"tokens of the query at token {text.query}; shorten the text or leave this layer out."
                     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """What `encode` was asked for."""
-
-    token: TokenChoice
-    causal: bool
-    max_length: int | None
-    truncation_side: str
-    chat: bool
-    same: dict[tuple[int, bool, bool, int], EncodedKey] = field(default_factory=dict)
-
-    def key(self, position: int, positive: bool, span: Span, target: bool) -> EncodedKey:
-        """One object for all keys that are alike: there are as many keys as spans in all texts."""
-        # The key keeps its labels, so that their id stays theirs.
-        what = (position, positive, target, id(span.labels))
-        if what not in self.same:
-            self.same[what] = EncodedKey(position, positive, span.labels, target)
-        return self.same[what]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,15 +222,14 @@ def _marked(source: str, example: Example) -> list[_SourcedText]:
     return [_SourcedText(f"{source} (twin)" if which else source, text) for which, text in enumerate(example.texts)]
 
 
-def _encode_texts(
-    tokenizer: PreTrainedTokenizerBase, marked: Sequence[_SourcedText], template: ChatTemplate | None, rules: _Rules
-) -> Iterator[EncodedText]:
+def _encode_texts(encoder: Encoder, marked: Sequence[_SourcedText]) -> Iterator[EncodedText]:
+    tokenizer, template = encoder.tokenizer, encoder.template
     _require_offsets(tokenizer, marked)
     prompts = [_prompt(item, template) for item in marked]
     encodings = _tokenize(tokenizer, [prompt.string for prompt in prompts], special=template is None)
     for item, prompt, tokens in zip(marked, prompts, encodings, strict=True):
         with located(item.source):
-            yield _encode_text(item.text, prompt, tokens, rules)
+            yield _encode_text(encoder, item.text, prompt, tokens)
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, strings: list[str], *, special: bool) -> Iterator[_Tokens]:
@@ -313,26 +263,27 @@ def _own_offsets(
     return found
 
 
-def _encode_text(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> EncodedText:
+def _encode_text(encoder: Encoder, text: Text, prompt: Prompt, tokens: _Tokens) -> EncodedText:
     if all(tokens.added):
         raise QKPrismError(f"the text {text.text!r} has no tokens")
-    cut = _Cut.of(tokens, rules)
-    found = _query(text, prompt, tokens, rules)
-    marked, split = [found[0 if rules.token == "first" else -1]], [text.query] if len(found) > 1 else []
+    cut = _Cut.of(encoder, tokens)
+    found = _query(encoder, text, prompt, tokens)
+    marked, split = [found[0 if encoder.token == "first" else -1]], [text.query] if len(found) > 1 else []
     query = cut.position(marked[0], "the query")
     keys, target = [], text.target
     for sign, span in text.marks:
         if sign != "?":
             name = f"the {SIDES[sign]} {_name(text, span)}"
             found = _find(span, prompt, tokens, name)
-            chosen = _choose(found, rules.token)
-            keys += [rules.key(cut.position(at, name), sign == "+", span, span is target) for at in chosen]
+            chosen = _choose(found, encoder.token)
+            places = [cut.position(at, name) for at in chosen]
+            keys += [EncodedKey(position, sign == "+", span.labels, span is target) for position in places]
             marked += chosen
             split += [span] if len(found) > 1 else []
-    _check_keys(keys, query, rules)
+    _check_keys(keys, query, causal=encoder.causal)
     # In the order of the text, so that contrasts of one text with other sides gather the same keys.
     in_order = tuple(sorted(keys, key=lambda key: key.position))
-    on_first = rules.causal and any(not tokens.added[at] and cut.position(at, "") == 0 for at in marked)
+    on_first = encoder.causal and any(not tokens.added[at] and cut.position(at, "") == 0 for at in marked)
     ids = tuple(map(_shared, cut.ids(tokens.ids)))
     return EncodedText(ids, query, in_order, tuple(_word_of(text, span) for span in split if span), on_first)
 
@@ -343,13 +294,13 @@ def _shared(token: int) -> int:
     return token
 
 
-def _query(text: Text, prompt: Prompt, tokens: _Tokens, rules: _Rules) -> list[int]:
+def _query(encoder: Encoder, text: Text, prompt: Prompt, tokens: _Tokens) -> list[int]:
     """The tokens of the marked query, or the last token of the text."""
     if text.query is not None:
         return _find(text.query, prompt, tokens, f"the query {_name(text, text.query)}")
-    if not rules.causal:
+    if not encoder.causal:
         raise QKPrismError("no query is marked, and an encoder has no default; mark it with [?...]")
-    if rules.chat:
+    if encoder.template is not None:
         return [len(tokens.ids) - 1]
     return [max(at for at, added in enumerate(tokens.added) if not added)]
 
@@ -379,7 +330,7 @@ def _choose(found: list[int], token: TokenChoice) -> list[int]:
     return {"last": found[-1:], "first": found[:1], "every": found}[token]
 
 
-def _check_keys(keys: Sequence[EncodedKey], query: int, rules: _Rules) -> None:
+def _check_keys(keys: Sequence[EncodedKey], query: int, *, causal: bool) -> None:
     sides: dict[int, bool] = {}
     for key in keys:
         if key.position in sides:
@@ -388,7 +339,7 @@ def _check_keys(keys: Sequence[EncodedKey], query: int, rules: _Rules) -> None:
                 f"{both} fall on the same token {key.position}; mark keys that the tokenizer tells apart"
             )
         sides[key.position] = key.positive
-        if rules.causal and key.position > query:
+        if causal and key.position > query:
             raise QKPrismError(
                 f"the key at token {key.position} comes after the query at token {query}, which cannot see it"
             )
@@ -411,14 +362,14 @@ class _Cut:
     max_length: int | None
 
     @classmethod
-    def of(cls, tokens: _Tokens, rules: _Rules) -> _Cut:
+    def of(cls, encoder: Encoder, tokens: _Tokens) -> _Cut:
         """Cut the text as the tokenizer would, and leave the special tokens around it."""
-        surplus = 0 if rules.max_length is None else max(len(tokens.ids) - rules.max_length, 0)
+        surplus = 0 if encoder.max_length is None else max(len(tokens.ids) - encoder.max_length, 0)
         places = [at for at, added in enumerate(tokens.added) if not added]
         if surplus > len(places):
-            raise QKPrismError(f"max_length={rules.max_length} has no room for the special tokens around the text")
-        start = places[0] if rules.truncation_side == "left" else places[-1] + 1 - surplus
-        return cls(start, start + surplus, rules.max_length)
+            raise QKPrismError(f"max_length={encoder.max_length} has no room for the special tokens around the text")
+        start = places[0] if encoder.tokenizer.truncation_side == "left" else places[-1] + 1 - surplus
+        return cls(start, start + surplus, encoder.max_length)
 
     def ids(self, ids: list[int]) -> list[int]:
         """What is left."""

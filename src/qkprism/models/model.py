@@ -7,6 +7,7 @@ queries and keys where in the text the query stands. Models without rotation are
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.models.forest import Forest
+from qkprism.models.batches import Forest
 from qkprism.models.probe import (
     AttentionLayer,
     accepted,
@@ -37,6 +38,7 @@ from qkprism.models.tap import Tap, Visitor
 from qkprism.options import FRAMES, Frame, choice
 
 _PROBE_ROWS = torch.tensor([5, 4])
+_DIGEST_SAMPLES = 64  # of each weight
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,6 +83,25 @@ class Model:
     @property
     def heads_per_layer(self) -> dict[int, int]:
         return {number: layer.n_heads for number, layer in self.layers.items()}
+
+    @property
+    def digest(self) -> str:
+        """A short fingerprint of the weights, so that features are not used with another model.
+
+        SHA-256 of the names, shapes and a strided sample of all weights. The sample is rounded to bfloat16, so that one
+        checkpoint has one digest in whatever dtype it is loaded, and weights that were put away, on the CPU or on disk,
+        are read there: wherever it is loaded.
+        """
+        digest = hashlib.sha256(type(self.hf.config).__name__.encode())
+        for name, weight in sorted(self.hf.base_model.named_parameters()):
+            digest.update(f"{name}{tuple(weight.shape)}".encode())
+            weight = _put_away(self.hf.base_model, name) if weight.is_meta else weight
+            if weight is not None:
+                weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight  # split over processes
+                flat = weight.detach().reshape(-1)
+                sample = flat[:: max(1, flat.numel() // _DIGEST_SAMPLES)].float().to("cpu").to(torch.bfloat16)
+                digest.update(sample.view(torch.int16).numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def kv_head(self, head: Head) -> int:
         """The key head that a query head uses."""
@@ -331,3 +352,14 @@ def _length_of_fixed_rotation(config: Any) -> int | None:
         if any(kind in str(setting.get("rope_type")) for kind in ("dynamic", "longrope"))
     ]
     return min(lengths, default=None)
+
+
+def _put_away(model: nn.Module, name: str) -> Tensor | None:
+    """A weight that accelerate holds elsewhere until its module runs; None if it is nowhere."""
+    owner, _, leaf = name.rpartition(".")
+    hook = getattr(model.get_submodule(owner), "_hf_hook", None)
+    for one in (hook, *getattr(hook, "hooks", ())):
+        held = getattr(one, "weights_map", None)
+        if held is not None:
+            return held[leaf]
+    return None

@@ -1,11 +1,12 @@
-"""The tokenizer of the packaged model without transformers, which takes seconds to import.
+"""What templates and their checks ask of a tokenizer: where its tokens stand, and one that is there at once.
 
-It gives the same ids and offsets. That is known of this model alone: others may have classes that change what their
-`tokenizer.json` says.
+The tokenizer of the packaged model is read without transformers, which takes seconds to import. It gives the same ids
+and offsets. That is known of this model alone: others may have classes that change what their `tokenizer.json` says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,3 +41,19 @@ def quick_tokenizer(model: str) -> QuickTokenizer | None:
     from tokenizers import Tokenizer
 
     return QuickTokenizer(Tokenizer.from_file(str(file)))
+
+
+def word_offsets(tokenizer: Any) -> Callable[[str], list[tuple[int, int]]]:
+    """What gives the tokens of a text as (start, end), each without the spaces before it."""
+
+    def offsets(text: str) -> list[tuple[int, int]]:
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [without_space(text, start, end) for start, end in encoded["offset_mapping"]]
+
+    return offsets
+
+
+def without_space(text: str, start: int, end: int) -> tuple[int, int]:
+    """A token without the spaces before it, if it has anything else: a space before a word is not the word."""
+    piece = text[start:end]
+    return (end - len(piece.lstrip()), end) if piece.strip() else (start, end)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_
 import torch
 from torch import Tensor
 
-from qkprism.core.frozen import Frozen
+from qkprism.core.feature import Frozen
 from qkprism.heads import Head, is_name
 from qkprism.runs import of_another_version, read_run, write_run
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from qkprism.capture.model_source import versions
 from qkprism.contrasts import Contrast
 from qkprism.errors import QKPrismError
-from qkprism.models.digest import model_digest
 from qkprism.models.model import Model
 
 StudySize = TypeVar("StudySize")
@@ -31,7 +30,7 @@ def job_of(model: Model, size: Any, prompts: Mapping[str, Contrast], **options: 
     """All that the parts of a study depend on: if any of it changes, they are computed again."""
     return {
         "model": model.name,
-        "model_digest": model_digest(model.hf),
+        "model_digest": model.digest,
         "dtype": str(model.dtype),
         "size": asdict(size) if is_dataclass(size) and not isinstance(size, type) else size,
         "prompts": {name: contrast.digest for name, contrast in prompts.items()},

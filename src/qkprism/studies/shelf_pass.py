@@ -23,10 +23,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.capture.batching import Batches, Visit
-from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.model_source import ModelSource, versions
 from qkprism.capture.readers import Reader, read_together
-from qkprism.capture.source import ContrastReading, moments_of, provenance_of
+from qkprism.capture.source import Checkpoint, ContrastReading, moments_of, provenance_of
 from qkprism.capture.texts import Texts
 from qkprism.contrasts.tasks import Task
 from qkprism.core.decomposition import Space, shared_space
@@ -120,8 +119,9 @@ def first_pass(
     stream = source.stream([*readings.values()], seed)
     (group,) = stream.passes
     first = group.marked[0]
-    alone = [EncodedExample(i, e.text, None, e.weight, e.group, e.source) for i, e in enumerate(first.examples)]
-    scored = ScoresReader.of(model, alone, heads, first.group)
+    in_order = enumerate(first.examples(slice(None)))
+    alone = [EncodedExample(i, e.text, None, e.weight, e.group, e.source) for i, e in in_order]
+    scored = ScoresReader.of(model, alone, heads, [first.group[number] for number in first.order])
     batches = _Watched(model, sorted(source.layers), task.frame)
     batches.reader = scored
     checkpoint = Checkpoint.of(kept, stream) if kept else None

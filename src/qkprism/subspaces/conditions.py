@@ -37,7 +37,7 @@ from qkprism.core.projectors import Columns, Subspace, oblique, orthogonal, span
 from qkprism.heads import Head
 from qkprism.results.features import Features
 from qkprism.subspaces.comparison import CONDITIONAL, DRAWS, Groups, Method, groups_of
-from qkprism.subspaces.modulation import Modulation, head_modulation, modulation_of
+from qkprism.subspaces.modulation import Modulation, has_dealt_values, head_modulation, modulation_of
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ def _exchanges(
     features: Features, head: Head, modulation: Modulation, groups: Groups, ranks: Mapping[str, int]
 ) -> tuple[dict[Condition, tuple[ConditionalSwap, int]], list[str]]:
     """The conditional exchanges of every group of features, with those of dealt values and twins beside them."""
-    real, dealt = (head_modulation(features, head, modulation, dealt=one) for one in (False, True))
-    assert real is not None  # only dealt values can be missing
+    real = head_modulation(features, head, modulation)
+    dealt = head_modulation(features, head, modulation, dealt=True) if has_dealt_values(features, head) else None
     found, notes = {}, [*real.notes]
     if dealt is None:
         notes.append(

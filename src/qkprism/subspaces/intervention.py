@@ -6,9 +6,8 @@ query edit    l_i += scaling k_i^T P^T delta   for every token i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from einops import einsum
@@ -20,8 +19,7 @@ from qkprism.core.edits import Edit
 from qkprism.core.rows import Logits, Places, after_key_edit, measure, read_row
 from qkprism.heads import Head
 from qkprism.subspaces.conditions import Conditions
-
-KeyLabels = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # of the original and of the target of each example
+from qkprism.subspaces.modulation import KeyLabels
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,7 @@ def values_of(scene: EditRows, conditions: Conditions) -> tuple[Int[Tensor, " ex
     if scene.labels is None:
         unknown = torch.full((len(scene.query),), UNKNOWN, device=scene.query.device)
         return unknown, unknown
-    number = conditions.modulation.number
-    both = torch.tensor([[number(labels) for labels in pair] for pair in scene.labels], device=scene.query.device)
-    return both[:, 0], both[:, 1]
+    return conditions.modulation.numbers(scene.labels, scene.query.device)
 
 
 def query_changes(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor
 
 from qkprism.core.conditional import (
+    UNKNOWN,
     ConditionalParts,
     ConditionalSwap,
     KeysByValue,
@@ -32,6 +34,7 @@ from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
 from qkprism.results.interaction import FeatureAmplitudes, Interactions
 
+KeyLabels = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # of the original and of the target of each example
 FEWEST = 2.0  # keys of a value that a covariance needs
 
 
@@ -46,7 +49,12 @@ class Modulation:
     def number(self, labels: Mapping[str, object]) -> int:
         """The number of a key's value, -1 where it is not known."""
         value = labels.get(self.label)
-        return self.values.index(value) if value in self.values else -1
+        return self.values.index(value) if value in self.values else UNKNOWN
+
+    def numbers(self, pairs: KeyLabels, device: torch.device) -> tuple[Int[Tensor, " pair"], Int[Tensor, " pair"]]:
+        """The values of pairs of keys: of the first of each, and of the second."""
+        both = torch.tensor([[self.number(labels) for labels in pair] for pair in pairs], device=device)
+        return both[:, 0], both[:, 1]
 
 
 def labels_by_value(features: Features) -> dict[str, tuple[Hashable, ...]]:
@@ -213,15 +221,17 @@ class HeadModulation:
         return ConditionalParts(self.standard, tuple(names), tuple(movers), counted)
 
 
-def head_modulation(
-    features: Features, head: Head, modulation: Modulation, *, dealt: bool = False
-) -> HeadModulation | None:
-    """What conditional edits of a head are made of; None where there is nothing to deal."""
+def has_dealt_values(features: Features, head: Head) -> bool:
+    """Whether there is anything to deal: twins without a negative key have no key that stays."""
+    moments = features.layers[head.layer].moments.values()
+    return any(float(one.dealt_weight.sum()) for one in moments)
+
+
+def head_modulation(features: Features, head: Head, modulation: Modulation, *, dealt: bool = False) -> HeadModulation:
+    """What conditional edits of a head are made of."""
     layer = features.layers[head.layer]
     kv = next(iter(layer.moments.values())).kv_index[layer.heads.index(head)]
     label, values = modulation.label, modulation.values
-    if dealt and not any(float(one.dealt_weight.sum()) for one in layer.moments.values()):
-        return None
     keys = _keys_by_value(features, layer.moments, label, values, kv, dealt=dealt)
     joint = features.joint(head).subspaces
     notes: tuple[str, ...] = ()

@@ -1,7 +1,9 @@
 """Which label does a key have? How well subspaces keep it, on keys that they were not made from.
 
     accuracy     the share of held-out keys whose nearest centroid of training keys is of their label
-    silhouette   how far apart the held-out keys of different labels lie
+    silhouette   how far apart the held-out keys of different labels lie: (b - a) / max(a, b), a the mean distance to
+                 the other keys of one's own label, b the smallest mean distance to those of another; 1 far apart, 0
+                 mixed, below 0 nearer to another label's keys
 
 The table is that of an intervention: every group of features beside the controls of its rank, each mean with its error.
 Its targets are the two measures, `none` is a subspace of no dimension, `full` the whole key. Examples that use the same
@@ -18,8 +20,8 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from qkprism.core.clusters import nearest_centroid, silhouettes
 from qkprism.core.effect_sums import EffectSums, Table
+from qkprism.errors import QKPrismError
 from qkprism.results.effects import Effects, HeadSums
 from qkprism.results.features import Features
 from qkprism.results.projections import LabelOrNone, Projections
@@ -28,6 +30,7 @@ from qkprism.subspaces.conditions import Conditions, layer_conditions
 
 ACCURACY, SILHOUETTE = "accuracy", "silhouette"
 SCORE = "score"
+_ROWS = 512  # of the table of distances at a time
 _MOST = 1200  # keys whose distances to each other are taken
 
 
@@ -105,3 +108,45 @@ def _summed(
     sums = EffectSums.zeros(Table(conditions.names), (SCORE,), SCORE, 1)
     sums.add(means[None, :, None], count.double())
     return sums
+
+
+def nearest_centroid(
+    train: Float64[Tensor, "train d"], label: Int[Tensor, " train"], test: Float64[Tensor, "test d"]
+) -> Int[Tensor, " test"]:
+    """The label whose training points have the nearest mean, for each test point."""
+    labels, index = label.unique(return_inverse=True)
+    member = _membership(index, len(labels)).to(train)
+    centroids = member.mT @ train / member.sum(0)[:, None]
+    return labels[torch.cdist(test, centroids).argmin(1)]
+
+
+def silhouettes(
+    points: Float64[Tensor, "point d"], label: Int[Tensor, " point"], item: Int[Tensor, " point"] | None = None
+) -> Float64[Tensor, " point"]:
+    """The silhouette of each point; 0 for a label of one point.
+
+    With items, points of the same item are copies: one's own copies do not count among the other points of one's label.
+    """
+    labels, index = label.unique(return_inverse=True)
+    if len(labels) < 2:
+        raise QKPrismError("Silhouettes need points of two labels or more.")
+    each = torch.arange(len(points))
+    copies = _copies(index, each if item is None else item)
+    sides = torch.cat([_membership(index, len(labels)), _membership(copies, int(copies.max()) + 1)], 1).to(points)
+    sums = torch.cat([torch.cdist(rows, points) @ sides for rows in points.split(_ROWS)])
+    size, copied = sides.sum(0).split([len(labels), sides.shape[1] - len(labels)])
+    sums, own_copies = sums[:, : len(labels)], sums[each, len(labels) + copies]
+    others = size[index] - copied[copies]
+    within = (sums[each, index] - own_copies) / others.clamp(min=1)
+    other = (sums / size).index_put((each, index), torch.tensor(torch.inf, dtype=points.dtype)).amin(1)
+    found = (other - within) / torch.maximum(within, other).clamp(min=1e-300)
+    return torch.where(others > 0, found, 0.0)
+
+
+def _copies(index: Int[Tensor, " point"], item: Int[Tensor, " point"]) -> Int[Tensor, " point"]:
+    """A number for each label and item."""
+    return torch.stack([index, item], 1).unique(dim=0, return_inverse=True)[1]
+
+
+def _membership(index: Int[Tensor, " point"], count: int) -> Int[Tensor, "point label"]:
+    return torch.nn.functional.one_hot(index, count)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
+import torch
 
+from qkprism.core.rows import Places
 from qkprism.errors import QKPrismError
 from qkprism.models.encoding import EncodedExample, EncodedKey
 from qkprism.results.effects import GIVEN
@@ -106,3 +108,14 @@ def _named(aims: Aims, item: str) -> Aims:
 def things_of(aims: Sequence[Aim]) -> list[tuple[Hashable, ...]] | None:
     """What the edited keys of some examples are; None if no label tells."""
     return [aim.things for aim in aims if aim.things is not None] or None
+
+
+def places_of(
+    pairs: Sequence[tuple[EncodedKey, EncodedKey]], keys: Sequence[Sequence[EncodedKey]], tokens: int
+) -> Places:
+    """Where the original, the target and all marked keys of some texts of so many tokens are."""
+    marked = torch.zeros(len(keys), tokens, dtype=torch.bool)
+    for i, keys_of_text in enumerate(keys):
+        marked[i, [key.position for key in keys_of_text]] = True
+    original, target = torch.tensor([[key.position for key in pair] for pair in pairs]).unbind(1)
+    return Places(original, target, marked)

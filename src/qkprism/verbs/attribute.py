@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.capture.model_source import check_ids, check_length, versions
-from qkprism.capture.readers import read_together
-from qkprism.capture.rows import QueryRows, read_logits
+from qkprism.capture.model_source import check_ids, check_length
+from qkprism.capture.readers import QueryRows, read_logits, read_together
 from qkprism.capture.source import Site, sites_of
-from qkprism.capture.vectors import VectorSource
+from qkprism.capture.vector_source import VectorSource
 from qkprism.contrasts import Contrast, Example, Text
 from qkprism.core.projectors import stretch_notes
 from qkprism.core.splitting import CONDITIONAL, Split, split_of
@@ -39,7 +38,7 @@ from qkprism.verbs.inputs import (
     heads_with_features,
     model_for,
     noted,
-    without_texts,
+    provenance_of_run,
 )
 
 
@@ -148,10 +147,9 @@ def _splits(
 
 def _conditional(features: Features, head: Head, names: Sequence[str], modulation: Modulation) -> Split:
     """The split that goes by the value of a label: angles and condition are those of the oblique one."""
-    made = head_modulation(features, head, modulation)
-    assert made is not None  # only dealt values can be missing
     oblique = split_of([features[name, head] for name in names], "oblique")
-    return replace(oblique, method=CONDITIONAL, conditional=made.parts(names, modulation.movers))
+    parts = head_modulation(features, head, modulation).parts(names, modulation.movers)
+    return replace(oblique, method=CONDITIONAL, conditional=parts)
 
 
 def _names(features: Features, contrasts: Sequence[str] | None) -> Sequence[str]:
@@ -199,7 +197,7 @@ def _attribute_text(model: Model, text: Text, features: Features, head: Head, sp
         condition=split.condition,
         order_spread=spread,
         notes=_split_notes(head, split, spread),
-        provenance=_provenance(model, features),
+        provenance=provenance_of_run(model, features),
     )
 
 
@@ -316,7 +314,7 @@ class AttributionsReader:
         told = {head: split.in_order(names) for head, split in splits.items()}
         tallies = {layer: _TermTally(site, told) for layer, site in sites_of(model, [*splits]).items()}
         rope = features.encoding.rope
-        return cls(examples, splits, tallies, rope, _provenance(model, features))
+        return cls(examples, splits, tallies, rope, provenance_of_run(model, features))
 
     @property
     def layers(self) -> Sequence[int]:
@@ -355,14 +353,3 @@ class AttributionsReader:
             notes=tuple(notes),
             provenance=self.provenance,
         )
-
-
-def _provenance(model: AnySource, features: Features) -> dict[str, Any]:
-    return {
-        "model": model.name,
-        "revision": model.revision,
-        "choices": vars(features.choices),
-        "encoding": asdict(features.encoding),
-        "features": without_texts(features.provenance),
-        "versions": versions(),
-    }

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, overload
 
-from qkprism.capture.checkpoint import Checkpoint
 from qkprism.capture.model_source import ModelSource
-from qkprism.capture.source import ContrastReading, Outline, Site, Source, Sums, moments_of, provenance_of
+from qkprism.capture.source import Checkpoint, ContrastReading, Outline, Site, Source, Sums, moments_of, provenance_of
 from qkprism.capture.streaming import ModelStream
-from qkprism.capture.vectors import VectorSource
+from qkprism.capture.vector_source import VectorSource
 from qkprism.core.decomposition import few_examples
 from qkprism.core.feature import Choices
 from qkprism.core.moments import N_FOLDS

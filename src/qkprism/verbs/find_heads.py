@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.source import Site, sites_of
 from qkprism.capture.texts import Texts
-from qkprism.capture.vectors import VectorSource
+from qkprism.capture.vector_source import VectorSource
 from qkprism.contrasts import Contrast
 from qkprism.core.means import Means, Pool
 from qkprism.encoding import Encoding, checked_encoding
@@ -26,7 +25,16 @@ from qkprism.notes import Note, warn_of
 from qkprism.options import HEAD_MEASURES as MEASURES
 from qkprism.options import Frame, choice
 from qkprism.results.scores import HeadScores
-from qkprism.verbs.inputs import AnySource, Examples, Heads, KeptExamples, encode_single, examples_of, heads_of
+from qkprism.verbs.inputs import (
+    AnySource,
+    Examples,
+    Heads,
+    KeptExamples,
+    encode_single,
+    examples_of,
+    heads_of,
+    provenance_of_run,
+)
 
 
 def find_heads(
@@ -62,9 +70,8 @@ def find_heads(
     warn_of(notes, 2)
     reader = ScoresReader.of(source, encoded, chosen, group)
     read_together(source, [reader], batch_size=batch_size, progress=progress)
-    provenance: dict[str, Any] = {"model": source.name, "revision": source.revision, "contrast": _name(texts)}
-    provenance |= {"notes": [note.text for note in notes], "versions": versions()}
-    return reader.result(provenance).sort(by)
+    about = {"contrast": _name(texts), "notes": [note.text for note in notes]}
+    return reader.result(provenance_of_run(source) | about).sort(by)
 
 
 def _name(examples: object) -> str | None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from qkprism.capture.model_source import checked, encoder_for
+from qkprism.capture.model_source import checked, encoder_for, versions
 from qkprism.capture.vector_batches import encoded_vectors
-from qkprism.capture.vectors import VectorSource
+from qkprism.capture.vector_source import VectorSource
 from qkprism.contrasts import Contrast, Example, check_name, text_digest
 from qkprism.core.row_split import PARTS, REST
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
-from qkprism.models.digest import model_digest
 from qkprism.models.encoding import EncodedExample
 from qkprism.models.model import Model
 from qkprism.options import by_name, show
@@ -133,7 +132,7 @@ def check_features(model: Model, provenance: Mapping[str, Any]) -> None:
     digest = provenance.get("model_digest")
     if digest is None:
         raise QKPrismError("These features were made from plain vectors, not from a model.")
-    if digest != model_digest(model.hf):
+    if digest != model.digest:
         raise QKPrismError(
             f"These features are of {provenance.get('model')}, and the weights of {model.name} are others. "
             "Decompose again with this model."
@@ -179,24 +178,22 @@ def encode_like(
 def encode_single(
     model: AnySource, examples: Examples | KeptExamples, heads: Sequence[Head], encoding: Encoding
 ) -> list[EncodedExample]:
-    """The tokens of examples without their twins."""
+    """The tokens of examples without their twins, after it is clear that the heads see all their keys."""
     if isinstance(model, VectorSource):
         named = examples if isinstance(examples, KeptExamples) else examples_of(examples, model)
         assert isinstance(named, KeptExamples)
         return encoded_vectors(model, named.contrast)
-    encoded = encode_for(model, examples_of(examples), heads, encoding)  # type: ignore[arg-type]
+    encoded = checked(model, encoder_for(model, encoding).encode(enumerate(examples_of(examples))), heads)  # type: ignore[arg-type]
     return [EncodedExample(e.index, e.text, None, e.weight, e.group, e.source) for e in encoded]
 
 
-def encode_for(
-    model: Model,
-    examples: Iterable[Example],
-    heads: Sequence[Head],
-    encoding: Encoding,
-) -> list[EncodedExample]:
-    """The tokens of examples, after it is clear that the heads see all their keys."""
-    encoder = encoder_for(model, encoding)
-    return list(checked(model, encoder.encode(enumerate(examples)), heads))
+def provenance_of_run(model: AnySource, features: Features | None = None) -> dict[str, Any]:
+    """What read the texts, and with which features."""
+    about: dict[str, Any] = {"model": model.name, "revision": model.revision}
+    if features is not None:
+        about |= {"choices": vars(features.choices), "encoding": asdict(features.encoding)}
+        about["features"] = without_texts(features.provenance)
+    return about | {"versions": versions()}
 
 
 def without_texts(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,10 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from qkprism.capture.readers import read_together
-from qkprism.capture.rows import read_logits
+from qkprism.capture.readers import read_logits, read_together
 from qkprism.core.edits import Edit, EditKind
 from qkprism.core.effect_sums import EffectSums, Table
-from qkprism.core.rows import MEASURES, Places
+from qkprism.core.rows import MEASURES
 from qkprism.models.batches import Batch
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import EncodedExample
@@ -27,7 +26,7 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.subspaces.comparison import Comparison, checked_comparison, left_out
 from qkprism.subspaces.intervention import EditRows, measure_edits
-from qkprism.verbs.aims import Aims, things_of
+from qkprism.verbs.aims import places_of, things_of
 from qkprism.verbs.inputs import (
     AnySource,
     Examples,
@@ -179,9 +178,11 @@ class EffectsReader:
             self.current.pop((target, call.layer), None)  # of a batch that failed
             rows = [i for i, example in enumerate(batch.examples) if example.index in aims]
             if rows:
-                places = places_of(batch, rows, aims).to(read.query.device)
                 found = [aims[batch.examples[row].index] for row in rows]
-                labels = [(aim.original.labels, aim.target.labels) for aim in found]
+                keys = [batch.examples[row].text.keys for row in rows]
+                pairs = [(aim.original, aim.target) for aim in found]
+                places = places_of(pairs, keys, batch.input_ids.shape[1]).to(read.query.device)
+                labels = [(original.labels, target.labels) for original, target in pairs]
                 scene = EditRows(read.logits.pick(rows), places, read.query[rows], read.key[rows], read.scaling, labels)
                 self.current[target, call.layer] = measure_edits(scene, conditions, self.plan.edit).cpu()
 
@@ -204,13 +205,3 @@ class EffectsReader:
         }
         plan = self.plan
         return Effects.read_all(parts, edit=plan.edit, notes=plan.notes, provenance=plan.provenance)
-
-
-def places_of(batch: Batch, rows: Sequence[int], aims: Aims) -> Places:
-    """Where the marked keys of some examples are."""
-    marked = torch.zeros(len(rows), batch.input_ids.shape[1], dtype=torch.bool)
-    for i, row in enumerate(rows):
-        marked[i, [key.position for key in batch.examples[row].text.keys]] = True
-    chosen = [aims[batch.examples[row].index] for row in rows]
-    original, target = (torch.tensor([getattr(a, side).position for a in chosen]) for side in ("original", "target"))
-    return Places(original, target, marked)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from qkprism.capture.batching import Batches
-from qkprism.capture.checkpoint import of_texts
+from qkprism.capture.readers import of_texts
 from qkprism.core.effect_sums import EffectSums, Table
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
@@ -31,7 +31,6 @@ from qkprism.ranks import out_of_memory
 from qkprism.ranks import ranks as this_rank
 from qkprism.results.effects import Edited, Effects
 from qkprism.store import Unfinished
-from qkprism.subspaces.conditions import Conditions
 from qkprism.verbs.aims import ANSWER, Aim, things_of
 from qkprism.verbs.plan import EditPlan
 
@@ -258,21 +257,16 @@ class _Editor:
         if space is None:
             assert swap is not None  # a condition is the one or the other
             pair = key[each, original], key[each, target]
-            changes = swap.changes(*pair, self._values(self.plan.conditions[head], home))
+            modulation = self.plan.conditions[head].modulation
+            assert modulation is not None  # there is a conditional exchange
+            labels = [(aim.original.labels, aim.target.labels) for aim in self.aims]
+            changes = swap.changes(*pair, modulation.numbers(labels, home))
         else:
             change = self.plan.edit.change(key[each, original], head, space, partner=key[each, target])
             changes = change, self.plan.edit.of_target(change)
         key[each, original] += changes[0]
         key[each, target] += changes[1]
         call.edit_head(head.index, key=key.to(call.key), rows=at)
-
-    def _values(self, conditions: Conditions, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The values that the two keys of each text have of the label that modulates."""
-        assert conditions.modulation is not None  # there is a conditional exchange
-        number = conditions.modulation.number
-        both = [[number(key.labels) for key in (aim.original, aim.target)] for aim in self.aims]
-        original, target = torch.tensor(both, device=device).unbind(1)
-        return original, target
 
     def _read(self, logits: Float[Tensor, "example vocabulary"], *, edited: bool) -> Float64[Tensor, "measure example"]:
         """The gap between the answers' logits (target less original), then the other measures."""

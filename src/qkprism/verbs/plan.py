@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from qkprism.capture.model_source import versions
 from qkprism.capture.source import Site, sites_of
 from qkprism.contrasts import Contrast
 from qkprism.core.edits import Edit
@@ -25,7 +24,7 @@ from qkprism.verbs.inputs import (
     KeptExamples,
     encode_like,
     heads_with_features,
-    without_texts,
+    provenance_of_run,
 )
 
 
@@ -61,12 +60,8 @@ class EditPlan:
         sites = sites_of(model, chosen)
         conditions = conditions_of(features, sites, compare, edit)
         provenance = {
-            "model": model.name,
-            "revision": model.revision,
+            **provenance_of_run(model, features),
             "contrast": examples.name if isinstance(examples, Contrast) else None,
-            "choices": vars(features.choices),
-            "encoding": asdict(features.encoding),
-            "features": without_texts(features.provenance),
             "edit": {"kind": edit.kind, "side": edit.side, "amount": edit.amount, "direction": edit.direction},
             "outcome": outcome.kind,
             "together": outcome.together,
@@ -77,7 +72,6 @@ class EditPlan:
             "seed": compare.seed,
             "groups": compare.groups,
             "heads": list(map(str, chosen)),
-            "versions": versions(),
         }
         aims = all_aims(encoded, features, compare)
         return cls(encoded, aims, sites, conditions, edit, outcome, features.encoding, provenance)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkprism.capture.model_source import versions
 from qkprism.capture.readers import read_together
 from qkprism.capture.source import Site, sites_of
 from qkprism.contrasts import Contrast, Example
@@ -20,7 +19,7 @@ from qkprism.models.encoding import EncodedExample
 from qkprism.options import Frame
 from qkprism.results.features import Features
 from qkprism.results.projections import Projections
-from qkprism.verbs.inputs import AnySource, Heads, encode_like, heads_with_features
+from qkprism.verbs.inputs import AnySource, Heads, encode_like, heads_with_features, provenance_of_run
 
 
 def project(
@@ -55,8 +54,7 @@ def projections_reader(
     """The reader of `project`, to share a pass with others."""
     chosen = heads_with_features(model, features, heads)
     encoded = encode_like(model, examples, features, chosen)
-    provenance = {"model": model.name, "revision": model.revision, "versions": versions()}
-    return ProjectionsReader(encoded, sites_of(model, chosen), features.encoding.rope, provenance)
+    return ProjectionsReader(encoded, sites_of(model, chosen), features.encoding.rope, provenance_of_run(model))
 
 
 @dataclass
