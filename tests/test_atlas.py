@@ -489,7 +489,7 @@ def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
         assert_adds_up(stands, edge.height)
         assert len(edge.sentence.split()) <= 50
         if abs(edge.lead) >= EVEN:
-            assert f"{'leads' if edge.lead > 0 else 'trails'} {found.tokens[edge.rival]!r}" in leads_by
+            assert f"{'leads' if edge.lead > 0 else 'trails'} {found.tokens[edge.rival].strip()!r}" in leads_by
             assert_adds_up(leads_by, edge.lead)
         else:
             assert leads_by.endswith("gets about as much")

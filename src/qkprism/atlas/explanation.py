@@ -262,21 +262,24 @@ def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
         return f"{start}: it sees nothing else."
     why, side = ("because of", "above") if edge.height >= 0 else ("in spite of", "below")
     told = [edge.decides, *_second(edge.shares, edge.decides)]
-    return (
-        f"{start} {why} {_word(edge.decides)}. {tokens[edge.key]!r} stands {abs(edge.height):.1f} logits {side} the mean "
-        f"token: {_parts(edge.shares, told)}. {_lead_words(edge, tokens)}"
-    )
+    height = f"{_read(tokens[edge.key])} stands {abs(edge.height):.1f} logits {side} the mean token"
+    return f"{start} {why} {_word(edge.decides)}. {height}: {_parts(edge.shares, told)}. {_lead_words(edge, tokens)}"
 
 
 def _told(tokens: Sequence[str], place: int) -> str:
     """A token as text, with its number where another reads the same."""
-    again = f" (token {place})" if tokens.count(tokens[place]) > 1 else ""
-    return f"{tokens[place]!r}{again}"
+    again = f" (token {place})" if [token.strip() for token in tokens].count(tokens[place].strip()) > 1 else ""
+    return f"{_read(tokens[place])}{again}"
+
+
+def _read(token: str) -> str:
+    """A token as it reads in a sentence: without the space before it, so that lines break elsewhere."""
+    return repr(token.strip() or token)
 
 
 def _lead_words(edge: Edge, tokens: Sequence[str]) -> str:
     assert edge.rival is not None
-    rival = f"{tokens[edge.rival]!r} (token {edge.rival})"
+    rival = f"{_read(tokens[edge.rival])} (token {edge.rival})"
     if abs(edge.lead) < EVEN:
         return f"{rival} gets about as much."
     sign, word = (1, "leads") if edge.lead >= 0 else (-1, "trails")
