@@ -9,7 +9,7 @@ categories, not centred; ours is the pooled feature, centred. Features are made 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -249,54 +249,47 @@ def _scope(
     common: dict[str, Any],
 ) -> Scope:
     """All parts of one set of categories."""
-    choices: dict[str, Any] = {
-        "heads": heads,
-        "recipe": Recipe(metric="raw"),
-        "encoding": task.encoding,
-        "seed": seed,
-        **common,
-    }
-    with parts.keeping(f"features-{name}") as kept:
-        features = parts.get(
-            f"features-{name}",
-            lambda: decompose(model, {**task.single, **task.contrasts}, checkpoint=kept.folder, **choices),
-            Features.load,
-        )
-    seen = {"train": task.contrasts[POOLED][: numbers.pictured], "test": task.test[: numbers.pictured]}
 
-    def vectors(part: str) -> Projections:
-        return parts.get(
-            f"{part}-{name}",
-            lambda: project(model, with_items(seen[part]), features, **common),
-            Projections.load,
-            MARKED,
-        )
+    def kept(part: str, compute: Callable[[], Any]) -> Any:
+        return parts.get(f"{part}-{name}", compute, LOADS[part], _more(part))
 
-    train, test = vectors("train"), vectors("test")
-    compare = Comparison(groups=groups_of(task.categories), draws=numbers.draws, item=ITEM, seed=seed)
+    def vectors(lists: Contrast) -> Projections:
+        return project(model, with_items(lists[: numbers.pictured]), features, **common)
+
+    contrasts = {**task.single, **task.contrasts}
+    choices = {"heads": heads, "recipe": Recipe(metric="raw"), "encoding": task.encoding, "seed": seed, **common}
+    with parts.keeping(f"features-{name}") as unfinished:
+        features = kept("features", lambda: decompose(model, contrasts, checkpoint=unfinished.folder, **choices))
     compared = compared_features(features)
-    apart = parts.get(
-        f"separation-{name}",
-        lambda: separation(train, test, compared, LABEL, compare),
-        Effects.load,
-        MARKED,
-    )
-    with parts.keeping(f"effects-{name}") as kept:
-        effects = parts.get(
-            f"effects-{name}",
-            lambda: intervene(
-                model, with_items(task.test), compared, compare=compare, checkpoint=kept.folder, **common
-            ),
-            Effects.load,
-            MARKED,
+    train = kept("train", lambda: vectors(task.contrasts[POOLED]))
+    test = kept("test", lambda: vectors(task.test))
+    compare = Comparison(groups=groups_of(task.categories), draws=numbers.draws, item=ITEM, seed=seed)
+    apart = kept("separation", lambda: separation(train, test, compared, LABEL, compare))
+    options = {"compare": compare, **common}
+    with parts.keeping(f"effects-{name}") as unfinished:
+        effects = kept(
+            "effects",
+            lambda: intervene(model, with_items(task.test), compared, checkpoint=unfinished.folder, **options),
         )
     return Scope(name, task.categories, features, compared, train, test, apart, effects)
 
 
 def _load_scope(place: Path, job: Mapping[str, Any], name: str, categories: tuple[str, ...]) -> Scope:
     """All parts of one set of categories from a study's folder."""
-    features = load_part(place, job, f"features-{name}", Features.load)
-    train, test = (load_part(place, job, f"{part}-{name}", Projections.load, MARKED) for part in ("train", "test"))
-    apart = load_part(place, job, f"separation-{name}", Effects.load, MARKED)
-    effects = load_part(place, job, f"effects-{name}", Effects.load, MARKED)
-    return Scope(name, categories, features, compared_features(features), train, test, apart, effects)
+    found = {part: load_part(place, job, f"{part}-{name}", load, _more(part)) for part, load in LOADS.items()}
+    return Scope(name, categories, compared=compared_features(found["features"]), **found)
+
+
+# the parts of a set of categories
+LOADS: Mapping[str, Callable[[Path], Any]] = {
+    "features": Features.load,
+    "train": Projections.load,
+    "test": Projections.load,
+    "separation": Effects.load,
+    "effects": Effects.load,
+}
+
+
+def _more(part: str) -> Mapping[str, Any] | None:
+    """What a part alone depends on."""
+    return None if part == "features" else MARKED
