@@ -203,10 +203,10 @@ def lift(
     _, both = torch.cat([query_class, key_class]).unique(return_inverse=True)
     classes, count = both.view(2, -1), int(both.max()) + 1
     total, weights = torch.zeros(len(query)), torch.zeros(())
-    for side in (0, 1):
-        asking, asked = half == side, half != side
-        queries, n = _class_sums(query[:, asking], classes[0, asking], count)
-        keys, m = _class_sums(key[:, asked] - key[:, asked].mean(1, keepdim=True), classes[1, asked], count)
+    for here in (half == 0, half == 1):
+        there = ~here
+        queries, n = _class_sums(query[:, here], classes[0, here], count)
+        keys, m = _class_sums(key[:, there] - key[:, there].mean(1, keepdim=True), classes[1, there], count)
         match = (queries * keys).sum(2) / (n * m).clamp(min=1)
         weight = torch.minimum(n, m)
         total, weights = total + match @ weight, weights + weight.sum()
