@@ -42,7 +42,7 @@ def test_heads__prints_a_table_or_json(run, place):
     assert code == 0
     assert "accuracy" in out
     assert "40 examples, 8 heads" in out
-    assert "of 8 heads; chance alone would show about" in out.replace("\n", " ")
+    assert "of 8 heads (q <= 0.05; chance alone would show about" in out.replace("\n", " ")
     code, out, _ = run("heads", place / "boxes.jsonl", "--model", place / "little", "--top", 3, "--json")
     body = json.loads(out)
     assert code == 0
@@ -60,8 +60,8 @@ def test_decompose__saves_a_run_with_a_report_and_shows_it_again(run, place):
     assert "rank" in out
     assert str(saved / "report.html") in out
     page = (saved / "report.html").read_text()
-    assert "of 2 heads; chance alone would show about" in out.replace("\n", " ")
-    assert "of 2 heads; chance alone would show about" in said_in(page)
+    assert "of 2 heads (q <= 0.05; chance alone would show about" in out.replace("\n", " ")
+    assert "of 2 heads (q <= 0.05; chance alone would show about" in said_in(page)
     assert answer_in(page, "table", table="features")["n"] == 2
     assert answer_in(page, "table", table="heads")["n"] == 8
     assert len(Features.load(saved)) == 2

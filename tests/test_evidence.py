@@ -55,7 +55,7 @@ def test_count_found__says_how_many_chance_would_show():
     assert (found.found, found.tested) == (10, 100)
     assert found.by_chance == pytest.approx(0.01)
     assert found.by_chance <= found.level * found.found
-    assert str(found) == "at q <= 0.05: 10 of 100 heads; chance alone would show about 0.01"
+    assert str(found) == "10 of 100 heads (q <= 0.05; chance alone would show about 0.01)"
     assert count_found(torch.ones(100).double()).by_chance == pytest.approx(0.05)
 
 

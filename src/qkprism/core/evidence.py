@@ -116,8 +116,8 @@ class Count(NamedTuple):
     def __str__(self) -> str:
         heads = "head" if self.tested == 1 else "heads"
         return (
-            f"at q <= {self.level:g}: {self.found} of {self.tested} {heads}; "
-            f"chance alone would show about {self.by_chance:.2g}"
+            f"{self.found} of {self.tested} {heads} (q <= {self.level:g}; "
+            f"chance alone would show about {self.by_chance:.2g})"
         )
 
 
@@ -127,7 +127,7 @@ def count_found(p: Float64[Tensor, " head"], level: float = LEVEL, q: Float64[Te
     `q` is given where these heads are some of those that were looked at.
 
     >>> str(count_found(torch.tensor([0.001, 0.3, 0.6, 0.9]).double()))
-    'at q <= 0.05: 1 of 4 heads; chance alone would show about 0.004'
+    '1 of 4 heads (q <= 0.05; chance alone would show about 0.004)'
     """
     shown = (q_values(p) if q is None else q) <= level
     tested, found = int((~p.isnan()).sum()), int(shown.sum())

@@ -35,16 +35,16 @@ def heads_in_words(scores: HeadScores) -> list[str]:
     best, level = rows[0], scores.count_found()
     found = [row for row in rows if row["q"] <= level.level]
     told = [
-        f"In {scores.n} examples {best['head']} comes first: the marked key it attends to most is a positive one in "
-        f"{best['accuracy']:.0%} (standard error {best['accuracy_error']:.0%}) of them, q {told_p(best['q'])}.",
-        f"A head that picks a marked key at random is right in {scores.chance:.0%}.",
-        f"By accuracy, {level}.",
+        f"{best['head']} is right most often: in {best['accuracy']:.0%} of {scores.n} examples (standard error "
+        f"{best['accuracy_error']:.0%}, q {told_p(best['q'])}) it attends most to a positive one of the marked keys. "
+        f"A head that picks one at random is right in {scores.chance:.0%}.",
+        f"Told from chance by accuracy: {level}.",
     ]
     if not found:
         told.append("No head can be told from chance, so do not read anything into this order.")
     elif others := [row["head"] for row in found if row["head"] != best["head"]]:
         rest = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-        told.append(f"Told from chance too: {', '.join(others[:NAMED])}{rest}.")
+        told.append(f"Next come {', '.join(others[:NAMED])}{rest}.")
     return [*told, "This says where heads look, not what they go by: that is `qkprism decompose`."]
 
 
@@ -55,8 +55,8 @@ def features_in_words(features: Features, varying: Sequence[str] = ()) -> list[s
     for name in features.contrasts[:3]:
         best = next(one for one in features.by_evidence() if one.contrast == name)
         told.append(
-            f"{name}: the strongest evidence is in {best.head}, q {told_p(q[name, best.head])}: {best.evidence}. "
-            f"By the held-out test of direction 1, {counts[name]}."
+            f"{name} is surest in {best.head}: {best.evidence} (q {told_p(q[name, best.head])}). "
+            f"Its first direction holds in {counts[name]}."
         )
     if len(features.contrasts) > 3:
         told.append(f"{len(features.contrasts) - 3} more contrasts are in the table.")
