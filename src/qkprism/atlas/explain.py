@@ -83,8 +83,11 @@ def explain(
     to = wanted if key is None else _place(key, model, written, tokens, tokens[: at + 1], "key")
     if model.is_causal and at == 0:
         raise QKPrismError(f"{tokens[0]!r} is the first token and sees no other. Give a longer text, or a later query.")
-    naming = features if isinstance(features, NamedHeads) else naming_of(features, model, method)
-    heads = _heads(model, head, naming.heads)
+    if isinstance(features, NamedHeads):  # of the explorer, which lists every head whatever it has opened
+        naming, heads = features, _heads(model, head, ())
+    else:
+        naming = naming_of(features, model, method)
+        heads = _heads(model, head, naming.heads)
     rows = read_rows(model, ids, at, found_atlas, heads, {})
     edges = _edges(rows, at, to, tokens, several=head is not None)[:top]
     named = naming.forms(sorted({row.head for row, _ in edges}))
