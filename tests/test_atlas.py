@@ -520,7 +520,15 @@ def test_explain__tokens_are_named_by_text_number_or_mark() -> None:
     marked = explain(model, "The hat [+is] in Box O, the jam [?is] in Box", atlas=atlas, top=1)
     assert marked.tokens[marked.query] == marked.tokens[marked.edges[0].key] == tokens[place]
     assert marked.query > marked.edges[0].key == marked.key
-    for wrong, said in (({"query": 10**6}, "the text has"), ({"key": "zebra"}, "is not in the text")):
+    with_number = explain(model, "a 3 b c d e f", key="3", atlas=atlas, top=1)
+    assert with_number.tokens[with_number.key].strip("Ġ ") == "3"
+    assert explain(model, WORDS, key="3", atlas=atlas, top=1).key == 3
+    wrongs = (
+        ({"query": 10**6}, "the text has"),
+        ({"key": "zebra"}, "is not in the text"),
+        ({"query": 0}, "sees no other"),
+    )
+    for wrong, said in wrongs:
         with pytest.raises(QKPrismError, match=said):
             explain(model, WORDS, atlas=atlas, **wrong)
     with pytest.raises(QKPrismError, match="does not see"):
