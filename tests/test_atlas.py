@@ -22,7 +22,7 @@ from qkprism import store
 from qkprism.atlas.atlas import Atlas, HeadMeans
 from qkprism.atlas.coverage import decides
 from qkprism.atlas.explain import atlas_for, cached_atlas, explain, read_rows
-from qkprism.atlas.explanation import EVEN, edge_of, sentence_of
+from qkprism.atlas.explanation import EVEN, RESTS, edge_of, sentence_of
 from qkprism.atlas.rows import STAGES
 from qkprism.atlas.sums import KINDS, STRIDE, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
@@ -493,7 +493,9 @@ def test_explain__shares_add_up_and_the_sentence_says_them() -> None:
             assert_adds_up(leads_by, edge.lead)
         else:
             assert leads_by.endswith("gets about as much")
-        assert f"({edge.attention:.2f})" in edge.sentence
+        assert f"({edge.attention:.2f}" in edge.sentence
+        assert (f"the first token has {edge.resting:.2f})" in edge.sentence) == (edge.resting >= RESTS)
+        assert edge.resting == float(row.attention[0])
         assert edge.sentence == sentence_of(edge, found.tokens)
         assert edge == edge_of(row, edge.query, edge.key, found.tokens)
     frame = found.to_frame()
@@ -518,7 +520,15 @@ def test_explain__tokens_are_named_by_text_number_or_mark() -> None:
     marked = explain(model, "The hat [+is] in Box O, the jam [?is] in Box", atlas=atlas, top=1)
     assert marked.tokens[marked.query] == marked.tokens[marked.edges[0].key] == tokens[place]
     assert marked.query > marked.edges[0].key == marked.key
-    for wrong, said in (({"query": 10**6}, "the text has"), ({"key": "zebra"}, "is not in the text")):
+    with_number = explain(model, "a 3 b c d e f", key="3", atlas=atlas, top=1)
+    assert with_number.tokens[with_number.key].strip("Ġ ") == "3"
+    assert explain(model, WORDS, key="3", atlas=atlas, top=1).key == 3
+    wrongs = (
+        ({"query": 10**6}, "the text has"),
+        ({"key": "zebra"}, "is not in the text"),
+        ({"query": 0}, "sees no other"),
+    )
+    for wrong, said in wrongs:
         with pytest.raises(QKPrismError, match=said):
             explain(model, WORDS, atlas=atlas, **wrong)
     with pytest.raises(QKPrismError, match="does not see"):

@@ -8,6 +8,7 @@ import torch
 
 import qkprism as qk
 from qkprism.atlas import naming, shares
+from qkprism.atlas.explain import naming_of
 from qkprism.atlas.rows import STAGES, RotatedRows
 from qkprism.atlas.spans import NAMED, named_spans
 from qkprism.atlas.words import atlas_in_words
@@ -173,6 +174,13 @@ def test_named__only_what_beats_permuted_labels_is_offered():
             assert (name in edge.offered) == (name in edge.shares or name in edge.lead_shares)
 
 
+def test_explain__asks_the_heads_that_have_the_features_and_the_explorer_all():
+    model, atlas, features = wrapped("llama"), surveyed("llama"), found(0)
+    assert set(qk.explain(model, WORDS, atlas=atlas, features=features).rows) == set(features.heads) < set(atlas.heads)
+    assert set(qk.explain(model, WORDS, atlas=atlas, features=naming_of(features, model)).rows) == set(atlas.heads)
+    assert set(qk.explain(model, WORDS, atlas=atlas).rows) == set(atlas.heads)
+
+
 def test_explain_command__says_which_names_permuted_labels_have_too(run, monkeypatch, tmp_path):  # noqa: F811
     named = explained(found(0), top=20)
     monkeypatch.setattr(qk, "explain", lambda *_, **__: named)
@@ -180,7 +188,7 @@ def test_explain_command__says_which_names_permuted_labels_have_too(run, monkeyp
     code, out, _ = run("explain", WORDS, "--features", found(0).save(tmp_path / "run"))
     passed_over = [edge for edge in named if edge.tried != edge.offered]
     assert code == 0
-    assert " ".join(out.split()).count("permuted labels tell as much of this key") == len(passed_over) > 0
+    assert " ".join(out.split()).count("no better here than permuted labels") == len(passed_over) > 0
 
 
 def test_survey__with_features_says_what_they_rebuild_beside_permuted_labels():

@@ -62,11 +62,11 @@ def explain(
 
     model     what `load` gave
     text      any text; a token marked [?so] is the query, one marked [+so] the key
-    query     the token that attends: its number, or its text (the last such token, or the last of a longer word); by
-              default the last token of the text
+    query     the token that attends: its number, or its text (the last such token, or the last of a longer word; "3"
+              is a number where no token reads so); by default the last token of the text
     key       the token attended to (by its text, the last up to the query); without one the strongest edges at the
               query are told, whatever their key
-    head      one head, or some; all by default
+    head      one head, or some; by default those that have the features given, or all where none are
     atlas     of `survey`, or its folder; without one that of the cache, which is made from the model's own text if
               there is none yet (a minute for the default model)
     features  named features, or their run folders: they are told apart within the match
@@ -81,10 +81,15 @@ def explain(
     tokens = tuple(shown(model, one) for one in ids)
     at = marked if query is None else _place(query, model, written, tokens, tokens, "query")
     to = wanted if key is None else _place(key, model, written, tokens, tokens[: at + 1], "key")
-    heads = _heads(model, head)
+    if model.is_causal and at == 0:
+        raise QKPrismError(f"{tokens[0]!r} is the first token and sees no other. Give a longer text, or a later query.")
+    if isinstance(features, NamedHeads):  # of the explorer, which lists every head whatever it has opened
+        naming, heads = features, _heads(model, head, ())
+    else:
+        naming = naming_of(features, model, method)
+        heads = _heads(model, head, naming.heads)
     rows = read_rows(model, ids, at, found_atlas, heads, {})
     edges = _edges(rows, at, to, tokens, several=head is not None)[:top]
-    naming = features if isinstance(features, NamedHeads) else naming_of(features, model, method)
     named = naming.forms(sorted({row.head for row, _ in edges}))
     if named:
         rows |= read_rows(model, ids, at, found_atlas, list(named), named)
@@ -214,6 +219,8 @@ def _place(name: TokenName, model: Model, written: str, tokens: Sequence[str], f
 
     Of several tokens it is the last of `first`, or else the last of all; of a word of several tokens, their last.
     """
+    if isinstance(name, str) and name.removeprefix("-").isdecimal() and name not in map(str.strip, tokens):
+        name = int(name)
     if isinstance(name, int) and not isinstance(name, bool):
         if -len(tokens) <= name < len(tokens):
             return name % len(tokens)
@@ -244,9 +251,9 @@ def shown(model: Model, token: int) -> str:
     return str(model.tokenizer.decode([token]))
 
 
-def _heads(model: Model, head: Any) -> tuple[Head, ...]:
+def _heads(model: Model, head: Any, featured: Sequence[Head]) -> tuple[Head, ...]:
     if head is None:
-        return all_heads(model.heads_per_layer)
+        return tuple(featured) or all_heads(model.heads_per_layer)
     return check_heads(head, model.heads_per_layer, model.name)
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 THREE = STAGES.index("+ asked position")
 NAMED = "+ named"  # the stage of the features that are told of a row
 EVEN = 0.1  # logits: a smaller lead is none
+RESTS = 0.5  # attention on the first token from which a sentence says so
 ROUNDED = 0.05  # logits: less reads 0.0
 FRAME = "width: 100%; height: 620px; border: 0"  # of the page in a notebook
 
@@ -66,16 +67,17 @@ class HeadRow:
 class Edge:
     """A head attending from the query to one key: what lifts the key above the others, and what above its rival.
 
-    `shares` of the height and `lead_shares` of the lead are in logits, by part. In each the named features are offered
-    that move it more than their permuted labels do; all others are part of the match without a name. `variation` is
-    that of the row rebuilt from position, salience and named features alone (`variation_later`: without the first
-    token).
+    `resting` is the attention on the first token. `shares` of the height and `lead_shares` of the lead are in logits,
+    by part. In each the named features are offered that move it more than their permuted labels do; all others are part
+    of the match without a name. `variation` is that of the row rebuilt from position, salience and named features alone
+    (`variation_later`: without the first token).
     """
 
     head: Head
     query: int
     key: int
     attention: float
+    resting: float
     height: float
     shares: Mapping[str, float]
     decides: str
@@ -217,6 +219,7 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
         query=query,
         key=key,
         attention=float(row.attention[key]),
+        resting=float(row.attention[0]),
         height=height,
         shares=shares,
         decides=max(shares, key=lambda name: sign * shares[name]),
@@ -257,7 +260,8 @@ def _over(values: Float64[Tensor, "*draw token"], key: int, rival: int | None) -
 def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
     """Three short sentences, made from the numbers of the edge and nothing else."""
     query, key = (_told(tokens, place) for place in (edge.query, edge.key))
-    start = f"{edge.head} attends from {query} to {key} ({edge.attention:.2f})"
+    rest = f"; the first token has {edge.resting:.2f}" if edge.resting >= RESTS and edge.key else ""
+    start = f"{edge.head} attends from {query} to {key} ({edge.attention:.2f}{rest})"
     if edge.rival is None:
         return f"{start}: it sees nothing else."
     why, side = ("because of", "above") if edge.height >= 0 else ("in spite of", "below")
@@ -306,10 +310,10 @@ def _word(part: str) -> str:
 
 
 WORDS = {
-    "first token": "being first",
-    "position": "its place",
-    "salience": "what the key is",
-    "asked position": "the place asked for",
+    "first token": "being the first token",
+    "position": "its position",
+    "salience": "its salience",
+    "asked position": "the asked position",
     "soft cap": "the soft cap",
     "position bias": "the position bias",
     REST: "an unnamed match",

@@ -122,6 +122,11 @@ class NamedHeads:
     method: str | None = None
     _kept: dict[Head, NamedForms | None] = field(default_factory=dict)
 
+    @property
+    def heads(self) -> list[Head]:
+        """The heads that any of the runs has features of."""
+        return sorted({head for one in self.sets.values() for head in one.heads})
+
     def forms(self, heads: Sequence[Head]) -> dict[Head, NamedForms]:
         """The features that hold in each of these heads."""
         if new := [head for head in heads if head not in self._kept]:

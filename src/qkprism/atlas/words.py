@@ -13,7 +13,7 @@ def atlas_in_words(atlas: Atlas) -> list[Finding]:
     three, sixteen = (stages["variation"][stage] for stage in ("+ asked position", "+ match 16"))
     first = (frame["decides: first token"] > 0.5).sum()
     told = [
-        f"In the median of {len(frame)} heads, place and salience alone rebuild a row of attention to within "
+        f"In the median of {len(frame)} heads, all parts but the match rebuild a row of attention to within "
         f"{three:.2f} of total variation; 16 directions of match bring it to {sixteen:.2f}. They suffice (within "
         f"{SUFFICE}) in {rows['+ asked position']:.0%} of all rows. All this was measured on {text['held_out_rows']:,} "
         f"rows of {text['held_out_tokens']:,} tokens that were held out ({text['origin']})."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from qkprism.options import checked_seed
 if TYPE_CHECKING:  # a command imports what it needs, so that help is quick
     from qkprism.atlas.atlas import Atlas
     from qkprism.atlas.explanation import Explanation
+    from qkprism.heads import Head
 
 FeaturesOption = Annotated[
     list[Path] | None, typer.Option(help="Run folders of features or of the shelf, to name parts of the match.")
@@ -119,7 +121,7 @@ def explain(
     check_folders([*(features or ()), *([atlas] if atlas else ())])
     import qkprism as qk
 
-    options: dict[str, Any] = {"query": _token(query), "key": _token(key), "head": heads, "atlas": atlas, "top": top}
+    options: dict[str, Any] = {"query": query, "key": key, "head": heads, "atlas": atlas, "top": top}
     found = qk.explain(loading.load(), text, features=features, **options)
     if as_json:
         print_json({"provenance": dict(found.provenance), "edges": found.to_frame().to_dict("records")})
@@ -127,23 +129,38 @@ def explain(
         for number, edge in enumerate(found.edges, 1):
             print_item(f"{number}. ", edge.sentence)
             if names := ", ".join(name for name in edge.tried if name not in edge.offered):
-                print_item("   ", f"{names}: permuted labels tell as much of this key, so it counts as unnamed.")
+                print_item("   ", f"{names}: no better here than permuted labels, so its part counts as unnamed.")
         _print_rebuilt(found)
-        if features and not any(edge.tried for edge in found):
-            typer.echo("None of the features that were given holds in these heads.")
+        if features:
+            _print_named(found, heads)
     if save is not None:
         typer.echo(f"Page: {found.save(save).resolve()}", err=as_json)
 
 
+def _print_named(found: Explanation, heads: Sequence[Head] | None) -> None:
+    """Which heads were asked where features are given, and what to try where they say nothing."""
+    if heads is None:
+        print_sentences(
+            [f"Asked of the {len(found.rows)} heads that these runs have features of; --head names others."]
+        )
+    if not any(edge.tried for edge in found):
+        print_sentences(["None of the features that were given holds in these heads."])
+    elif not any(edge.offered for edge in found):
+        print_sentences(["No feature is named here. Features are of the queries that contrasts mark: try --query."])
+
+
 def _print_rebuilt(found: Explanation) -> None:
     """How much of each edge is explained, and how well its parts alone rebuild the row."""
-    frame = found.to_frame().rename(columns={"variation": "rebuilt_to_within", "unnamed match": "unnamed_logits"})
-    frame = frame.rename(columns={"variation without first": "without_the_first_token"})
-    columns = ["head", "key", "height", "unnamed_logits", "rebuilt_to_within", "without_the_first_token"]
-    columns += ["tried"] if any(frame["tried"]) else []
+    frame = found.to_frame().rename(columns={"variation": "named_parts_off_by", "unnamed match": "unnamed_match"})
+    frame = frame.rename(columns={"variation without first": "without_the_first_token", "tried": "features_tried"})
+    columns = ["head", "key", "height", "unnamed_match", "named_parts_off_by", "without_the_first_token"]
+    columns += ["features_tried"] if any(frame["features_tried"]) else []
     typer.echo("")
-    print_table(frame, columns, "Rows rebuilt from what has a name alone (total variation: 0 is exact)")
-
-
-def _token(name: str | None) -> int | str | None:
-    return int(name) if name is not None and name.removeprefix("-").isdecimal() else name
+    print_table(frame, columns, "How much of each row has a name")
+    print_sentences(
+        [
+            "Height: logits above the mean of the tokens after the first; unnamed match: what of it has no name.",
+            "Off by: total variation between the row and what its named parts alone make of it (0 is exact, 1 shares "
+            "nothing).",
+        ]
+    )

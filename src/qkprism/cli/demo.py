@@ -9,6 +9,7 @@ import typer
 
 from qkprism.cli.app import app
 from qkprism.cli.inputs import Loading
+from qkprism.cli.printing import print_item
 from qkprism.cli.reports import keep_and_write
 from qkprism.files import path_of
 
@@ -23,7 +24,7 @@ def demo(
     loading: Loading,
     save: Annotated[Path, typer.Option(help="Where features and the page are written.")] = Path("runs/demo"),
 ) -> None:
-    """A first look: which heads know whom a pronoun means, what they go by, and one prompt explained."""
+    """A first look: which heads know who a pronoun refers to, what they rely on, and one prompt explained."""
     place = path_of(save)
     import qkprism as qk
     from qkprism.contrasts import Text
@@ -31,27 +32,39 @@ def demo(
 
     loaded = loading.load()
     task = qk.task(TASK, tokenizer=loaded.tokenizer, n_train=EXAMPLES, n_search=SEARCHED)
-    _say(f"{loaded.name}: {sum(loaded.heads_per_layer.values())} heads. Each sees {len(task.search)} prompts such as")
+    _say(
+        f"{loaded.name} has {sum(loaded.heads_per_layer.values())} heads. Each reads {len(task.search)} prompts such as"
+    )
     typer.echo(f'  "{next(iter(task.search)).text.text}"')
     scores = qk.find_heads(loaded, task.search)
-    _say(f"1. Which heads attend to the person whom the pronoun means? (a head that guesses: {scores.chance:.0%})")
+    _say(
+        f"1. Which heads attend to the person that the pronoun refers to? Guessing is right in {scores.chance:.0%}.\n"
+        "   (q: the share of heads as good as this that would be there by chance)"
+    )
     best = scores.top(HEADS)
     for row in scores.to_frame().head(HEADS).to_dict("records"):
-        typer.echo(f"  {row['head']}: right in {row['accuracy']:.0%} of the prompts, q {told_p(row['q'])}")
-    _say(f"2. What do they go by? {EXAMPLES} prompts, the person meant against the other.")
+        typer.echo(
+            f"  {row['head']}: right in {row['accuracy']:.0%} of the prompts (q {told_p(row['q'])}); "
+            f"gives that person {row['attention_positive']:.2f} of its attention"
+        )
+    _say(f"2. What do they rely on? {EXAMPLES} prompts: the right person against the other.")
     features = qk.decompose(loaded, task.contrasts, heads=best)
     features.save(place)
     for feature in features.by_evidence()[:6]:
-        typer.echo(f"  {feature.head} {feature.contrast}: {feature.evidence}, p {told_p(feature.p)}")
-    _say("3. Where does every head look on plain text? Surveyed once, on text that the model writes, and kept.")
-    why = qk.explain(loaded, PROMPT, key=ANSWER, head=list(best), features=features)
+        typer.echo(f"  {feature.head} {feature.contrast}: {feature.evidence} (p {told_p(feature.p)})")
+    typer.echo("  One direction is enough to tell two genders apart.")
+    _say("3. Where does every head look on plain text? Surveyed once, on text that the model writes: half a minute.")
+    why = qk.explain(loaded, PROMPT, key=ANSWER, features=features)
     _say(f'4. Why do they attend to "{ANSWER}" in a prompt of our own?')
     typer.echo(f'  "{PROMPT}"')
     for edge in why:
-        typer.echo(f"  {edge.sentence}")
+        print_item("  - ", edge.sentence)
     page = keep_and_write(loaded, place, texts=task.search[:SHOWN], scores=scores, prompts=[Text(PROMPT)])
-    typer.echo("\nNext: the whole study with all its proofs (make study), or a prompt of yours:")
+    _say("The named part is what this contrast explains; an unnamed match is what query and key share besides.")
+    _say("Next: a prompt of yours, the proof by editing keys, or the whole study of binding with all its proofs:")
     typer.echo(f'  qkprism explain "..." --features {save}')
+    typer.echo(f"  qkprism intervene {save} {TASK} --limit 60")
+    typer.echo("  qkprism binding")
     typer.echo(f"Page: {page.resolve()}")
 
 

@@ -52,7 +52,7 @@ export function headList(choose) {
           el("span", { class: "name", text: visible(tokens[edge.key]) }),
           el("span", { class: "amount", text: edge.attention.toFixed(2) }),
           el("span", { class: "meter", "aria-hidden": "true" }, el("span", { style: { width: `${100 * edge.attention}%` } }))),
-        el("span", { class: "sentence", text: edge.sentence }))));
+        el("span", { class: "sentence", text: /^.*? (?:because of|in spite of) [^.]*\./.exec(edge.sentence)?.[0] ?? edge.sentence }))));
     if (!told.length) {
       fill(list, hint(`${wanted || "No such head"} is not among the ${edges.length} heads that attend most. Enter looks at it all the same.`));
     }

@@ -38,7 +38,7 @@ export function startView(palette) {
     const model = [what ?? [], start.hint ?? [], ...more].filter((one) => one.length);
     const each = Math.max(1, Math.floor(LEADING / found.length)); // of a run
     const first = (found.length ? found.flatMap((one) => one.sentences.slice(0, each)) : model).slice(0, LEADING);
-    fill(sentences, ...first.map((one) => el("p", {}, ...pieces(one))));
+    fill(sentences, ...first.map((one) => el("p", {}, ...pieces(one))), promptLinks(found.flatMap((one) => one.prompts)));
     pins.show();
     await showPicture(found, state); // what stands below it comes after it, so that nothing jumps
     fill(rest, ...found.map((one) => foundPart(one, first)), restPart(start.model ?? "", model.filter((one) => !first.includes(one))),
@@ -66,11 +66,16 @@ export function startView(palette) {
   return { element, wait: "Reading the runs …", look };
 }
 
-/** What else a run found than what is `told` above, and the prompts that it kept. @type {(found: Found, told: Piece[][]) => HTMLElement|null} */
+/** The prompts that runs kept, each to be explained. @param {Found["prompts"]} prompts */
+function promptLinks(prompts) {
+  if (!prompts.length) return null;
+  return el("p", {}, "See why, in a prompt: ", ...prompts.map(({ text, query, head }) =>
+    button(text, () => go({ view: "why", text, query, head, key: null }), { class: "link prompt-link" })));
+}
+
+/** What else a run found than what is `told` above. @type {(found: Found, told: Piece[][]) => HTMLElement|null} */
 function foundPart(found, told) {
   return restPart(`${found.run}: ${found.what}`, found.sentences.filter((one) => !told.includes(one)),
-    ...(found.prompts.length ? [el("p", {}, "Why, in a prompt of this run: ", ...found.prompts.map(({ text, query, head }) =>
-      button(text, () => go({ view: "why", text, query, head, key: null }), { class: "link prompt-link" })))] : []),
     ...found.notes.map((note) => el("p", { class: "hint" }, ...pieces(note))));
 }
 

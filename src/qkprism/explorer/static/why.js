@@ -130,7 +130,7 @@ export function whyView() {
     const { decides } = edge;
     const feature = hasName(edge) && row.parts.some((part) => part.name === decides);
     chosen = { head: row.head, key: edge.key, query, part: feature ? null : PLAIN.includes(decides) ? decides : "match" };
-    fill(unnamed, edge.unnamed?.length ? `${edge.unnamed.join(", ")}: permuted labels tell as much of this key, so the sentence counts it as unnamed.` : "");
+    fill(unnamed, edge.unnamed?.length ? `${edge.unnamed.join(", ")}: no better here than permuted labels, so its part counts as unnamed.` : "");
     fill(rebuilt, rebuiltSentence(row));
     const methods = explanation.methods ?? [];
     ways.hidden = !methods.length;
