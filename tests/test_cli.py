@@ -125,7 +125,12 @@ def test_intervene__prints_verdicts_and_saves_a_report(run, place, saved):
     common = ("intervene", saved, place / "boxes.jsonl", "-m", place / "little", "--draws", 2, "--limit", 6)
     code, out, err = run(*common, "--save", target)
     assert code == 0, err
-    assert "L0H1 boxes (rank 2, raw): shift" in out
+    assert out.index("L0H1 boxes (rank 2, contrast): moves") < out.index("--wide")
+    assert ", raw):" not in out
+    assert "gaussian" not in out
+    wide = run(*common, "--wide")[1]
+    assert "L0H1 boxes (rank 2, raw): moves" in wide
+    assert "gaussian" in wide
     page = (target / "report.html").read_text()
     assert "boxes moves most in" in said_in(page)
     assert answer_in(page, "figure", figure="effects")["figure"]["data"]
