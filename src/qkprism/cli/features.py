@@ -268,6 +268,9 @@ def attribute(
     text: Annotated[str, typer.Argument(help="A text; its query is the last token unless marked [?so].")],
     loading: Loading,
     head: Annotated[str | None, typer.Argument(help="A head such as L18H6; not needed if the run has one.")] = None,
+    named: Annotated[
+        str | None, typer.Option("--head", "--heads", help="The same as an option.", show_default=False)
+    ] = None,
     method: Annotated[
         str | None, typer.Option(help="oblique, sequential (the paper's), shapley, both or conditional.")
     ] = None,
@@ -280,7 +283,11 @@ def attribute(
         choice(method, SPLITS, "a method of attribution")
     if save is not None:
         check_figure_name(save)
-    chosen = heads_named(head)
+    if head is not None and named is not None:
+        raise QKPrismError("Give the head once: after the text, or with --head.")
+    chosen = heads_named(head or named)
+    if chosen is not None and len(chosen) > 1:
+        raise QKPrismError(f"{head or named} are {len(chosen)} heads. `attribute` splits the logits of one; give one.")
     check_text(text)
     check_run(run, "features")
     import qkprism as qk
