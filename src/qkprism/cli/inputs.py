@@ -69,7 +69,11 @@ class Loading:
     def load(self) -> Model:
         import qkprism as qk
 
-        return qk.load(self.name, dtype=self.dtype, device=self.device, device_map=self.device_map)
+        options: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "device_map": self.device_map}
+        loaded = qk.load(self.name, **options, quiet=True)
+        if self.dtype is None or (self.device is None and self.device_map is None):
+            say(f"{loaded.in_words()} (change with --device, --dtype)")
+        return loaded
 
 
 def source_named(name: str) -> str:

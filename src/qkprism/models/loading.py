@@ -99,7 +99,7 @@ def load(
         hf = _complete(hf, report, str(model))
     loaded = Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
     if not quiet and (dtype is None or (device is None and device_map is None)):
-        say(f"{loaded} (`device`, `device_map` and `dtype` overrule)")
+        say(f"{loaded.in_words()} (change with device=, dtype=)")
     return loaded
 
 
