@@ -11,7 +11,7 @@ import qkprism
 from mailed import answer_in, said_in
 from qkprism import Effects, Features, cli
 from qkprism.models import encoding
-from qkprism.runs import _body_digest, read_manifest
+from qkprism.runs.folder import _body_digest, read_manifest
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level

@@ -75,7 +75,7 @@ def _surveyed(loading: Loading, save: Path | None, texts: list[Path] | None, **o
     """Survey a model; an atlas that is not saved elsewhere is kept for `explain`."""
     import qkprism as qk
     from qkprism.atlas.explain import cached_atlas
-    from qkprism.runs import remove_run
+    from qkprism.runs.folder import remove_run
 
     loaded = loading.load()
     checkpoint = checkpoint_of(save)

@@ -38,7 +38,6 @@ from qkprism.cli.reports import keep_and_write, write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
-from qkprism.files import check_figure_name
 from qkprism.options import (
     CENTERS,
     FRAMES,
@@ -56,6 +55,7 @@ from qkprism.options import (
     either,
 )
 from qkprism.progress import part
+from qkprism.runs.files import check_figure_name
 
 if TYPE_CHECKING:
     from qkprism.contrasts.sources import Resolved
@@ -142,7 +142,7 @@ def decompose(
     check_sources(contrasts, "contrast")
     SETTINGS.hold(save)
     import qkprism as qk
-    from qkprism.runs import remove_run
+    from qkprism.runs.folder import remove_run
 
     found = fitting_contrasts(encoding, contrasts, "contrast", loading.name, limit)
     frame: Any = rope or _shared(contrasts, [one.frame for one in found], "frame", "--rope")
@@ -174,9 +174,9 @@ def decompose(
 def show(run: RunArgument, as_json: JsonOption = False) -> None:
     """Show the features of a run folder again, without the model."""
     check_run(run, "features")
-    from qkprism.catalogue import SCORES
     from qkprism.results.features import Features
     from qkprism.results.scores import HeadScores
+    from qkprism.runs.catalogue import SCORES
 
     kept = run / SCORES
     _show(Features.load(run), as_json, HeadScores.load(kept.parent) if kept.is_file() else None)
@@ -209,7 +209,7 @@ def intervene(
     check_run(run, "features")
     SETTINGS.hold(save)
     import qkprism as qk
-    from qkprism.runs import remove_run
+    from qkprism.runs.folder import remove_run
 
     features = qk.Features.load(run)
     tested = fitting_contrasts(features.encoding, [contrast], "test", loading.name, limit)[0]

