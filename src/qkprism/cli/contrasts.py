@@ -94,7 +94,7 @@ def check(
     from qkprism.contrasts.checks import check as checked
     from qkprism.models.quick import word_offsets
 
-    contrast = source_named(contrast)
+    named, contrast = contrast, source_named(contrast)
     found, offsets = checked(contrast, n=n, seed=seed), None
     if not found.mistakes and model != "none":  # what is wrong anyway is said before a tokenizer is loaded
         tokenizer = _tokenizer(model)
@@ -105,7 +105,7 @@ def check(
         mistakes = [{"file": found.name, "line": m.line, "message": m.message} for m in found.mistakes]
         print_json({"mistakes": mistakes, "notes": list(found.notes), "balance": rows})
     else:
-        show_check(found, offsets, shown)
+        show_check(found, offsets, shown, named)
     if found.mistakes:
         raise SystemExit(1)
 

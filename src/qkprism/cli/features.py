@@ -39,6 +39,7 @@ from qkprism.cli.settings import SETTINGS
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.files import check_figure_name
+from qkprism.notes import counted
 from qkprism.options import (
     CENTERS,
     FRAMES,
@@ -95,7 +96,9 @@ def heads(
     from qkprism.results.words import heads_in_words
 
     print_sentences(heads_in_words(scores))
-    print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
+    print_table(
+        frame, shown, f"{counted(scores.n, 'example')}, {len(scores)} heads; chance accuracy {scores.chance:.2f}"
+    )
 
 
 @app.command(
@@ -204,6 +207,10 @@ def intervene(
     heads = heads_named(chosen)
     where, seed = Outcome(outcome, together=not each), checked_seed(seed)  # type: ignore[arg-type]
     save = place_for(save, "effects")
+    if Path(contrast).is_dir():
+        raise QKPrismError(
+            f"{contrast} is a folder. RUN comes first, then CONTRAST: qkprism intervene {contrast} {run}"
+        )
     contrast = source_named(contrast)
     check_sources([contrast], "test")
     check_run(run, "features")
@@ -240,7 +247,9 @@ def _show_effects(effects: Any, features: Any, tested: Resolved) -> None:
     from qkprism.subspaces.comparison import left_out
 
     words = " with words that are held out for the test" if tested.held_out else ""
-    print_sentences([f"Two keys swapped in the subspace of each feature, in {int(effects.n[0])} examples{words}."])
+    print_sentences(
+        [f"Two keys swapped in the subspace of each feature, in {counted(int(effects.n[0]), 'example')}{words}."]
+    )
     for sentence in effects.verdict(methods=None if SETTINGS.wide else effects.methods[:1]):
         print_sentences([sentence])
     detail = left_out(features, None)

@@ -21,6 +21,7 @@ from qkprism.contrasts.examples import Example
 from qkprism.contrasts.fitting import Tokenizer, fitting
 from qkprism.contrasts.markup import Text
 from qkprism.contrasts.templates import ORDER, Template, read_template
+from qkprism.contrasts.values import Fault
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.options import Center, Frame, checked_seed, whole_number
@@ -266,6 +267,14 @@ def _twins(writer: Writer, drawn: Sequence[Roll], plain: Contrast) -> dict[str, 
 def _example(template: Template, roll: Roll, text: Text, twin: Text | None = None) -> Example:
     source = f"{template.name} {roll.seed.rpartition(' ')[2]}:{roll.number}"
     with placed(template, prompt_path(template, roll)):
+        if not text.positive:
+            raise Fault(
+                "no positive key is marked; mark one with pos(word), or the words of all places with key(i, word)"
+            )
+        if twin is None and not text.negative:
+            raise Fault(
+                "no negative key is marked; mark one with neg(word), or the words of all places with key(i, word)"
+            )
         return Example(text, twin, source=source)
 
 
