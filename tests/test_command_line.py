@@ -248,6 +248,11 @@ def test_runs__are_listed_shown_verified_compared_and_deleted(run, some_runs):  
     assert code == 1
     told = {row["what"] for row in json.loads(out)["differences"]}
     assert told == {"choices.rank", "files.moments.file", "files.moments.sha256"}
+    told = run("runs", "compare", some_runs / "a", some_runs / "deep" / "b")[1]
+    assert "choices.rank" in told
+    assert "sha256" not in told
+    assert "2 digests and packed results differ too: --wide." in told
+    assert "sha256" in run("runs", "compare", some_runs / "a", some_runs / "deep" / "b", "--wide")[1]
     assert run("runs", "compare", some_runs / "a", some_runs / "a")[0] == 0
     for name, value in (("study", 1.0), ("again", 2.0)):
         Parts.open(some_runs / name, "binding", {"model": "little"})

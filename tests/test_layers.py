@@ -73,6 +73,7 @@ FLOORS = [
         "results.projections",
         "results.interaction",
         "results.words",
+        "results.differing",
     ],
     ["subspaces.modulation"],
     [

@@ -16,12 +16,12 @@ class Note(NamedTuple):
     warns: bool = False
 
 
-def counted(n: int, noun: str) -> str:
+def counted(n: int, noun: str, several: str = "") -> str:
     """
     >>> counted(1, "example"), counted(256, "example")
     ('1 example', '256 examples')
     """
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    return f"{n} {noun if n == 1 else several or f'{noun}s'}"
 
 
 def warn_of(notes: Iterable[Note], stacklevel: int) -> None:
