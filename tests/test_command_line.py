@@ -21,7 +21,7 @@ from commands_page import PAGE, page
 from qkprism import QKPrismError, cli, progress
 from qkprism.catalogue import damages, differences, runs_below
 from qkprism.cli import features
-from qkprism.cli.app import app, commands_of, examples_of
+from qkprism.cli.app import GROUPS, app, commands_of, examples_of
 from qkprism.cli.printing import _length, table_lines
 from qkprism.explorer.mail import write_kept
 from qkprism.locks import lock_file, locked
@@ -56,7 +56,11 @@ def test_help__takes_a_third_of_a_second_and_no_torch():
 def test_version_and_short_help(run):  # noqa: F811
     assert re.fullmatch(r"qkprism \d+\.\d+\.\d+\n", run("--version")[1])
     assert run("-h")[1] == run("--help")[1]
-    assert "..." not in run("-h")[1].split("Commands:")[1].replace("ARGS]...", "")
+    told = run("-h")[1]
+    assert "..." not in told.split("Start:")[1]
+    assert [told.index(f"\n{heading}:") for heading in GROUPS] == sorted(told.index(f"\n{name}:") for name in GROUPS)
+    names = [name for group in GROUPS.values() for name in group]
+    assert list(dict.fromkeys(name.split()[0] for name in COMMANDS)) == names
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -70,7 +70,7 @@ def heads(
     contrast: ContrastArgument,
     loading: Loading,
     top: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 10,
-    by: Annotated[str, typer.Option(help=f"{either(HEAD_MEASURES)}.")] = "accuracy",
+    by: Annotated[str, typer.Option(help=f"The measure to sort heads by: {either(HEAD_MEASURES)}.")] = "accuracy",
     token: TokenOption = "last",
     chat: ChatOption = False,
     batch_size: BatchOption = None,
@@ -110,23 +110,36 @@ def decompose(
     loading: Loading,
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
-    rank: Annotated[str | None, typer.Option(help=f"A number, {either(RULES)}.")] = None,
-    metric: Annotated[str | None, typer.Option(help="contrast (default) or raw, the paper's.")] = None,
-    reading: Annotated[str | None, typer.Option(help="Of twins: symmetric, paired or matched.")] = None,
+    rank: Annotated[
+        str | None, typer.Option(help=f"How many directions a feature gets: a number, or the rule {either(RULES)}.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What counts as orthogonal among keys: contrast (default), or raw, the paper's.")
+    ] = None,
+    reading: Annotated[
+        str | None, typer.Option(help="How to read twins: symmetric (default), paired or matched.")
+    ] = None,
     token: TokenOption = "last",
     chat: ChatOption = False,
     batch_size: BatchOption = None,
-    seed: Annotated[int, typer.Option(help="Of folds and nulls.")] = 0,
+    seed: Annotated[int, typer.Option(help="The random seed of folds and nulls.")] = 0,
     preset: Annotated[
-        str | None, typer.Option(help="paper: the choices of the paper's text; paper-code: of its authors' programs.")
+        str | None,
+        typer.Option(
+            help="All choices at once: paper (those of its text) or paper-code (those of its authors' programs)."
+        ),
     ] = None,
     rope: Annotated[
         str | None,
-        typer.Option(help="Positions as they are (post), or counted from the query; a template says which it wants."),
+        typer.Option(
+            help="Positions as they are (post) or counted from the query (relative); a template says which it wants."
+        ),
     ] = None,
     center: Annotated[
         str | None,
-        typer.Option(help="What is taken off: the mean query, or nothing; a template says which it wants."),
+        typer.Option(
+            help="What to subtract from queries: their mean (query) or nothing (none); a template says which it wants."
+        ),
     ] = None,
     limit: LimitOption = None,
     save: SaveOption = None,
@@ -194,16 +207,18 @@ def intervene(
     contrast: ContrastArgument,
     loading: Loading,
     chosen: HeadsOption = None,
-    outcome: Annotated[str, typer.Option(help="Where to look: attention, or the model's logits.")] = "attention",
-    each: Annotated[bool, typer.Option("--each", help="With logits: edit the heads one by one, not together.")] = False,
-    draws: Annotated[int, typer.Option(help="Of every random control.", min=1)] = 10,
-    seed: Annotated[int, typer.Option(help="Of random targets and controls.")] = 0,
+    outcome: Annotated[str, typer.Option(help="Where to measure: attention, or the model's logits.")] = "attention",
+    each: Annotated[
+        bool, typer.Option("--each", help="With --outcome logits: edit the heads one by one, not together.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="How many draws of every random control to compare with.", min=1)] = 10,
+    seed: Annotated[int, typer.Option(help="The random seed of targets and controls.")] = 0,
     batch_size: BatchOption = None,
     limit: LimitOption = None,
     save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Swap two keys in the subspaces of features and see what moves, beside all controls."""
+    """Swap two keys in the subspaces of features, and see what moves alongside all controls."""
     heads = heads_named(chosen)
     where, seed = Outcome(outcome, together=not each), checked_seed(seed)  # type: ignore[arg-type]
     save = place_for(save, "effects")
@@ -278,12 +293,16 @@ def attribute(
     loading: Loading,
     head: Annotated[str | None, typer.Argument(help="A head such as L18H6; not needed if the run has one.")] = None,
     named: Annotated[
-        str | None, typer.Option("--head", "--heads", help="The same as an option.", show_default=False)
+        str | None,
+        typer.Option("--head", "--heads", help="The head; the same as HEAD after the text.", show_default=False),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="oblique, sequential (the paper's), shapley, both or conditional.")
+        str | None,
+        typer.Option(help="How to split the logit: oblique, sequential (the paper's), shapley, both or conditional."),
     ] = None,
-    order: Annotated[str | None, typer.Option(help="For sequential: the features, first one first, by commas.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="With --method sequential: the features in order, with commas between them.")
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the figure as .html, .png or .svg.")] = None,
     as_json: JsonOption = False,
 ) -> None:

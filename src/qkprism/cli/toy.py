@@ -52,7 +52,8 @@ def toy(
         Presets, typer.Option(help="calibrated: scales that reach the paper's accuracies; paper: the text at its word.")
     ] = Presets.calibrated,
     negatives: Annotated[
-        NegativeKeys, typer.Option(help="Negative keys of a contrast differ from the query, or are drawn anew.")
+        NegativeKeys,
+        typer.Option(help="Whether negative keys of a contrast differ from the query, or are drawn independently."),
     ] = NegativeKeys.differs,
     as_json: JsonOption = False,
 ) -> None:
