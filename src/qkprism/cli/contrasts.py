@@ -145,7 +145,7 @@ def shelf(
         bool,
         typer.Option(
             "--run",
-            help="Run all of them through a model; the same command goes on. Under torchrun: -m qkprism -- shelf --run.",
+            help="Run all of them through a model; the same command goes on. In torchrun: -m qkprism -- shelf --run.",
         ),
     ] = False,
     model: ModelOption = "smollm2",

@@ -238,7 +238,7 @@ def _contrast(writer: Writer, name: str, drawn: Sequence[Roll], fixed: Values | 
     """The texts of rolls; `fixed` are rows that are the same in all, the first of each at the place asked."""
     texts = (writer.text(roll, {name: _around(roll, row) for name, row in (fixed or {}).items()}) for roll in drawn)
     examples = [_example(writer.template, roll, text) for roll, text in zip(drawn, texts, strict=True)]
-    return Contrast(name, tuple(examples), writer.template.question)
+    return Contrast(name, tuple(examples), writer.template.question, drawn=True)
 
 
 def _around(roll: Roll, row: Sequence[Any]) -> list[Any]:
@@ -260,7 +260,8 @@ def _twins(writer: Writer, drawn: Sequence[Roll], plain: Contrast) -> dict[str, 
         ]
         pairs = zip(drawn, bases, strict=True)
         examples = [_example(writer.template, roll, base, writer.twin(roll, variable)) for roll, base in pairs]
-        contrasts[variable] = Contrast(variable, tuple(examples), f"{writer.template.question} ({variable})")
+        asks = f"{writer.template.question} ({variable})"
+        contrasts[variable] = Contrast(variable, tuple(examples), asks, drawn=True)
     return contrasts
 
 
