@@ -22,7 +22,7 @@ from qkprism import QKPrismError, cli, progress
 from qkprism.catalogue import damages, differences, runs_below
 from qkprism.cli import features
 from qkprism.cli.app import GROUPS, app, commands_of, examples_of
-from qkprism.cli.printing import _length, table_lines
+from qkprism.cli.printing import _length, print_notes, table_lines
 from qkprism.explorer.mail import write_kept
 from qkprism.locks import lock_file, locked
 from qkprism.models import places
@@ -83,6 +83,16 @@ def test_commands__have_examples_that_are_commands(name, run, monkeypatch):  # n
 
 def test_commands_page__is_what_the_app_says():
     assert PAGE.read_text() == page(), "docs/commands.md is stale: run python tests/commands_page.py"
+
+
+def test_notes__of_several_heads_are_told_once(capsys):
+    print_notes(["L1H0: it is so.", "Mind this.", "L2H3: it is so.", "L2H3: and so."])
+    assert capsys.readouterr().out.split("\n\n") == [
+        "Note: L1H0, L2H3: it is so.",
+        "Note: Mind this.",
+        "Note: L2H3: and so.",
+        "",
+    ]
 
 
 def test_table__fits_and_cuts_no_number():

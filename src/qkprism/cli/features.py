@@ -33,7 +33,7 @@ from qkprism.cli.inputs import (
     place_for,
     source_named,
 )
-from qkprism.cli.printing import print_json, print_sentences, print_table
+from qkprism.cli.printing import print_json, print_notes, print_sentences, print_table
 from qkprism.cli.reports import keep_and_write, write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.encoding import Encoding
@@ -268,12 +268,10 @@ def _show_effects(effects: Any, features: Any, tested: Resolved) -> None:
     for sentence in effects.verdict(methods=None if SETTINGS.wide else effects.methods[:1]):
         print_sentences([sentence])
     detail = left_out(features, None)
-    for note in effects.notes:
-        if note not in detail:
-            print_sentences([f"Note: {note}"])
-        elif SETTINGS.wide:
-            named = f" Decompose {' or '.join(tested.twins)}, which has twins." if tested.twins else ""
-            print_sentences([f"Note: {note}{named}"])
+    print_notes([note for note in effects.notes if note not in detail])
+    if SETTINGS.wide:
+        named = f" Decompose {' or '.join(tested.twins)}, which has twins." if tested.twins else ""
+        print_notes([f"{note}{named}" for note in effects.notes if note in detail])
     if SETTINGS.wide:
         frame = effects.to_frame()
         shown = ["head", "feature", "method", "control", "rank", *effects.measures]
@@ -281,7 +279,7 @@ def _show_effects(effects: Any, features: Any, tested: Resolved) -> None:
     else:
         several = len(effects.methods) > 1
         methods = f", and those by the other methods ({', '.join(effects.methods[1:])})" if several else ""
-        typer.echo(f"Every edit beside its controls{methods}: --wide.")
+        typer.echo(f"With --wide: every edit alongside its controls{methods}.")
 
 
 @app.command(
@@ -358,8 +356,7 @@ def _show(features: Any, as_json: bool, scores: HeadScores | None = None) -> Non
     if scores is not None and (few := hardly_attending(scores, [head for head in scores if head in features.heads])):
         print_sentences(few)
     print_table(best.head(30), shown, title)
-    for note in features.notes:
-        typer.echo(f"Note: {note}")
+    print_notes(features.notes)
 
 
 def _rank(text: str | None) -> Rank | None:

@@ -201,7 +201,7 @@ def _show_study(shown: _Shown, save: Path, figures: Any, model: Model, as_json: 
     if SETTINGS.wide:
         typer.echo("\n".join(shown.details))
     elif shown.details:
-        typer.echo(f"{len(shown.details)} sentences more with --wide: notes, and every edit beside its controls.")
+        typer.echo(f"{len(shown.details)} sentences more with --wide: notes, and every edit alongside its controls.")
     typer.echo(written)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
 

@@ -83,7 +83,7 @@ def toy(
     if as_json:
         print_json({"summary": summary.to_dict("records"), "folder": str(save), "report": str(report)})
         return
-    title = f"{len(found.heads)} heads. Room: r1 + r2 beside d_head. Swap error: of the swap of z1 against the truth."
+    title = f"{len(found.heads)} heads. Room: r1 + r2 against d_head. Swap error: of the swap of z1 against the truth."
     print_sentences([finding.sentence for finding in told(found)])
     print_table(summary, list(summary.columns), title)
     typer.echo(f"{written}\nReport: {report}")
