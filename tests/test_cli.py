@@ -120,6 +120,18 @@ def saved(run, place):
     return folder
 
 
+def test_runs_compare__tells_results_first(run, place, saved):
+    again = place / "runs" / "again"
+    options = ("-m", place / "little", "--heads", "L0H1,L1H1", "--rank", 3, "--save", again)
+    assert run("decompose", place / "boxes.jsonl", *options)[0] == 0
+    code, out, _ = run("runs", "compare", saved, again, "--json")
+    rows = json.loads(out)["differences"]
+    assert code == 1
+    assert rows[0] == {"what": "L0H1 boxes: rank", "first": "2", "second": "3"}
+    assert {"what": "L1H0 boxes", "first": "there", "second": "-"} in rows
+    assert run("runs", "compare", saved, saved)[:2] == (0, "They are the same: choices, provenance and results.\n")
+
+
 def test_intervene__prints_verdicts_and_saves_a_report(run, place, saved):
     target = place / "runs" / "effects"
     common = ("intervene", saved, place / "boxes.jsonl", "-m", place / "little", "--draws", 2, "--limit", 6)

@@ -29,6 +29,7 @@ def test_new__writes_a_starter_that_can_be_used_as_it_is(run, tmp_path):  # noqa
     code, out, _ = run("check", path, "--model", "none")
     assert code == 0
     assert "It can be used." in out
+    assert f"Next: qkprism heads {path}" in out
     assert len(path.read_text().splitlines()) <= 25
     code, _, err = run("new", path)
     assert code == 2
@@ -42,7 +43,7 @@ def test_check__shows_tokens_marks_words_and_balance(run, place, mine):  # noqa:
     code, out, err = run("check", mine, "-m", place / "little", "--shown", 2)
     assert code == 0, err
     assert "Which box holds the thing that is asked for?" in out
-    assert "things: 61 words, 31 held out, 0 left out" in out
+    assert "things: 92 words: 61 to find with, 31 to test on" in out
     assert out.count("+") >= 2
     assert "|" in out
     for predictor in ("place", "distance", "length", "token"):
@@ -72,7 +73,21 @@ def test_check__takes_files_of_examples_and_names_of_the_shelf(run, place):  # n
     assert "Can one simple thing tell" in out
     code, out, _ = run("check", "previous_token", "-m", "none")
     assert code == 0
-    assert "yes, and declared" in out
+    assert "a leak, declared" in out
+
+
+def test_check__of_a_twin_shows_that_twin_and_of_one_example_asks_for_more(run, mine, tmp_path):  # noqa: F811
+    code, out, err = run("check", f"{mine}:thing", "-m", "none")
+    assert code == 0, err
+    assert "twin: " in out
+    assert f"Next: qkprism heads {mine}:thing" in out
+    assert run("check", f"{mine}:colour")[2].startswith("qkprism: mine has no twins of 'colour'; it has thing, order.")
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"text": "The [+cat] sat by the [-dog], and the cat"}')
+    code, out, _ = run("check", one, "-m", "none")
+    assert "one: 1 example\n" in out
+    assert "a test needs at least 8 examples: write 7 more." in out
+    assert "Next" not in out
 
 
 def test_draw__writes_json_lines_that_are_read_again(run, mine, tmp_path):  # noqa: F811
@@ -124,7 +139,8 @@ def test_decompose__uses_the_frame_of_the_template(run, place, mine):  # noqa: F
     [
         (["heads", "inducton"], "not on the shelf; did you mean 'induction'"),
         (["draw", "{mine}:colour"], "has no twins of 'colour'"),
-        (["check", "nothing.toml"], "nothing.toml cannot be read"),
+        (["check", "nothing.toml"], "nothing.toml cannot be read: there is no such file. `qkprism new nothing.toml`"),
+        (["intervene", "induction", "{folder}"], "RUN comes first, then CONTRAST: qkprism intervene"),
         (["check", "nothing.csv", "-m", "none"], "nothing.csv cannot be read"),
         (["heads", "{broken}"], "broken.toml:1: the field question is missing"),
     ],
@@ -132,7 +148,7 @@ def test_decompose__uses_the_frame_of_the_template(run, place, mine):  # noqa: F
 def test_mistakes__are_one_line_before_anything_is_loaded(run, mine, arguments, message):  # noqa: F811
     broken = mine.with_name("broken.toml")
     broken.write_text("prompt = 'x'\n")
-    code, out, err = run(*(a.format(mine=mine, broken=broken) for a in arguments))
+    code, out, err = run(*(a.format(mine=mine, broken=broken, folder=broken.parent) for a in arguments))
     assert code == 2
     assert len(err.strip().splitlines()) == 1
     assert message in err

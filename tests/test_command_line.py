@@ -20,8 +20,8 @@ import qkprism
 from commands_page import PAGE, page
 from qkprism import QKPrismError, cli, progress
 from qkprism.cli import features
-from qkprism.cli.app import app, commands_of, examples_of
-from qkprism.cli.printing import _length, table_lines
+from qkprism.cli.app import GROUPS, app, commands_of, examples_of
+from qkprism.cli.printing import _length, print_notes, table_lines
 from qkprism.explorer.mail import write_kept
 from qkprism.models import places
 from qkprism.runs.catalogue import damages, differences, runs_below
@@ -56,7 +56,11 @@ def test_help__takes_a_third_of_a_second_and_no_torch():
 def test_version_and_short_help(run):  # noqa: F811
     assert re.fullmatch(r"qkprism \d+\.\d+\.\d+\n", run("--version")[1])
     assert run("-h")[1] == run("--help")[1]
-    assert "..." not in run("-h")[1].split("Commands:")[1].replace("ARGS]...", "")
+    told = run("-h")[1]
+    assert "..." not in told.split("Start:")[1]
+    assert [told.index(f"\n{heading}:") for heading in GROUPS] == sorted(told.index(f"\n{name}:") for name in GROUPS)
+    names = [name for group in GROUPS.values() for name in group]
+    assert list(dict.fromkeys(name.split()[0] for name in COMMANDS)) == names
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -79,6 +83,16 @@ def test_commands__have_examples_that_are_commands(name, run, monkeypatch):  # n
 
 def test_commands_page__is_what_the_app_says():
     assert PAGE.read_text() == page(), "docs/commands.md is stale: run python tests/commands_page.py"
+
+
+def test_notes__of_several_heads_are_told_once(capsys):
+    print_notes(["L1H0: it is so.", "Mind this.", "L2H3: it is so.", "L2H3: and so."])
+    assert capsys.readouterr().out.split("\n\n") == [
+        "Note: L1H0, L2H3: it is so.",
+        "Note: Mind this.",
+        "Note: L2H3: and so.",
+        "",
+    ]
 
 
 def test_table__fits_and_cuts_no_number():
@@ -248,6 +262,11 @@ def test_runs__are_listed_shown_verified_compared_and_deleted(run, some_runs):  
     assert code == 1
     told = {row["what"] for row in json.loads(out)["differences"]}
     assert told == {"choices.rank", "files.moments.file", "files.moments.sha256"}
+    told = run("runs", "compare", some_runs / "a", some_runs / "deep" / "b")[1]
+    assert "choices.rank" in told
+    assert "sha256" not in told
+    assert "2 digests and packed results differ too: --wide." in told
+    assert "sha256" in run("runs", "compare", some_runs / "a", some_runs / "deep" / "b", "--wide")[1]
     assert run("runs", "compare", some_runs / "a", some_runs / "a")[0] == 0
     for name, value in (("study", 1.0), ("again", 2.0)):
         Parts.open(some_runs / name, "binding", {"model": "little"})

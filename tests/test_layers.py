@@ -85,6 +85,7 @@ FLOORS = [
         "results.projections",
         "results.interaction",
         "results.words",
+        "results.differing",
     ],
     ["subspaces.modulation"],
     [

@@ -488,6 +488,8 @@ def test_words__too_few_for_the_test_say_where():
         ('goal = "thing[asked]"', 'boxes = "thing[asked]"', 18, "is the name of a list of words too", "boxes"),
         ("[draw]", "[draw", 15, "broken TOML", None),
         ("{{ key(i, box[i], order=i, thing=thing[i]) }}", "{{ box[i] }}", 7, "no positive key is marked", None),
+        ("{{ key(i, box[i], order=i, thing=thing[i]) }}", "{{ pos(box[i]) }}", 7, "mark one with neg(word)", None),
+        ('question = "', "question = 'What", 2, "a quote is not closed", None),
         ("{{ goal }} is in box", "{{ query(goal) }} {{ query(goal) }}", 7, "2 words are marked as the query", None),
         ("order=i", "order=box", 8, "the label 'order' is a word, a number", None),
     ],
@@ -574,7 +576,7 @@ prompt = "x {{ pos(choice(words)) }} {{ neg(choice(words)) }} y"
 words = "objects"
 """
     notes = " ".join(check(file(text), n=80).notes)
-    assert "the place of a key alone tells positive from negative keys (AUC 1.00" in notes
+    assert "the place of a key alone distinguishes positive from negative keys (AUC 1.00" in notes
     declared = text.replace("prompt =", 'confounds = ["place: by intent", "distance"]\nprompt =')
     found = check(file(declared), n=80)
     assert not found.notes

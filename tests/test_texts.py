@@ -8,7 +8,7 @@ import torch
 
 import qkprism as qk
 from qkprism import Contrast, Encoding, Example, QKPrismError
-from qkprism.capture.texts import Texts
+from qkprism.capture.texts import Census, Texts
 from qkprism.core.groups import connected
 from qkprism.core.means import Means, Pool
 from qkprism.models.encoding import encode
@@ -144,6 +144,15 @@ def test_texts__points_out_what_is_nearly_the_same(model, text, near):
     assert [note.startswith("2 of 3 different texts of 'mine'") for note in notes] == [True] * near
     grouped = [Example.parse(text, group="a") for text in (PLAIN, text)]
     assert looked_at(model, grouped).near == 0
+
+
+def test_census__texts_that_a_template_has_drawn_may_be_nearly_the_same(model):
+    examples = parsed("not the [-same] as [+any] other", PLAIN, "in the [-hat] or [+jam] he is")
+    encoded = list(encode(model.tokenizer, examples, Encoding()))
+    assert [Census.of(encoded, examples, drawn=drawn).texts.near for drawn in (False, True)] == [2, 0]
+    drawn = qk.task("boxes", n_train=4, n_search=4, n_test=4)
+    assert all(one.drawn for one in (drawn.contrast[:2], drawn.test + drawn.search, *drawn.contrasts.values()))
+    assert not (drawn.test + Contrast("mine", parsed(PLAIN))).drawn
 
 
 def test_texts__without_a_word_in_common_nothing_is_near(model):

@@ -51,7 +51,7 @@ CONTROLS = (
     Control(
         "permuted",
         title="permuted labels",
-        meaning="the same pipeline on sides dealt at random; conditional: on twins compared where they agree",
+        meaning="the same pipeline on reshuffled sides; conditional: on twins compared where they agree",
         drawn=True,
         strength="strong",
         mark="diamond-open",

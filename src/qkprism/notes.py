@@ -16,6 +16,14 @@ class Note(NamedTuple):
     warns: bool = False
 
 
+def counted(n: int, noun: str, several: str = "") -> str:
+    """
+    >>> counted(1, "example"), counted(256, "example")
+    ('1 example', '256 examples')
+    """
+    return f"{n} {noun if n == 1 else several or f'{noun}s'}"
+
+
 def warn_of(notes: Iterable[Note], stacklevel: int) -> None:
     """One warning of all notes that are worth it; `stacklevel` is counted from the caller."""
     if loud := dict.fromkeys(note.text for note in notes if note.warns):

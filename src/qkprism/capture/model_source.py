@@ -58,7 +58,8 @@ class ModelSource:
         self._encoded.update({name: Encodings(self.named[name].examples, encoder) for name in contrasts})
         with bar(sum(map(len, self._encoded.values())), "examples encoded", progress) as tick:
             for name, encoded in self._encoded.items():
-                self._census[name] = Census.of(checked(self.model, encoded, self.heads, tick), self.named[name])
+                contrast, tokens = self.named[name], checked(self.model, encoded, self.heads, tick)
+                self._census[name] = Census.of(tokens, contrast, drawn=contrast.drawn)
         return {name: self._outline(name) for name in contrasts}
 
     def _outline(self, name: str) -> Outline:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -138,8 +138,11 @@ class Census:
     freedom: int  # marked keys, less one for each example
 
     @classmethod
-    def of(cls, encoded: Iterable[EncodedExample], examples: Iterable[Example]) -> Census:
-        """Count examples one by one; the fullest label cells of two keys or more get a number."""
+    def of(cls, encoded: Iterable[EncodedExample], examples: Iterable[Example], *, drawn: bool = False) -> Census:
+        """Count examples one by one; the fullest label cells of two keys or more get a number.
+
+        Texts that a template has `drawn` may be nearly the same: that is not told.
+        """
         lengths, weights, freedom, texts = [], [], 0, TextCount()
         cells: Counter[LabelCell] = Counter()
         values: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
@@ -159,7 +162,8 @@ class Census:
         first = tuple(digests[0] for digests in texts.digests)
         numbers = {cell: i for i, cell in enumerate(fullest)}
         named = number_values(values) if twins else {}
-        return cls(texts.texts(), tuple(weights), tuple(lengths), first, numbers, named, freedom)
+        found = replace(texts.texts(), near=0) if drawn else texts.texts()
+        return cls(found, tuple(weights), tuple(lengths), first, numbers, named, freedom)
 
 
 def cell_of(labels: Mapping[str, object]) -> LabelCell:

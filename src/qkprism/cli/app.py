@@ -31,12 +31,13 @@ EXIT_CODES = {
 }
 
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Results and errors only: no progress, no notes.", show_default=False)
+    bool,
+    typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.", show_default=False),
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="What other libraries say too, and where errors come from.")
+    bool, typer.Option("--verbose", "-v", help="Print what other libraries say too, and where errors come from.")
 ]
-WideOption = Annotated[bool, typer.Option("--wide", help="All that is known: every column of a table, every detail.")]
+WideOption = Annotated[bool, typer.Option("--wide", help="Print every column of tables and every detail.")]
 
 
 class Command(TyperCommand):
@@ -47,6 +48,15 @@ class Command(TyperCommand):
         formatter.write("Examples:\n")
         for example in examples_of(self):
             formatter.write(f"  {example}\n")
+
+
+GROUPS = {
+    "Start": ("demo", "explain", "explore", "atlas"),
+    "Contrasts": ("new", "check", "draw", "shelf"),
+    "Find features and prove them": ("heads", "decompose", "intervene", "attribute", "show"),
+    "Studies": ("binding", "filter", "compare", "toy"),
+    "Runs and the rest": ("runs", "report", "export", "doctor", "models"),
+}
 
 
 class PlainGroup(TyperGroup):
@@ -60,6 +70,20 @@ class PlainGroup(TyperGroup):
         formatter.write_paragraph()
         formatter.write("Exit codes: 0 done, 1 something does not hold, 2 a mistake of the command, 130 Ctrl-C.\n")
         formatter.write("`qkprism COMMAND -h` has examples to paste.\n")
+
+
+class Grouped(PlainGroup):
+    """The commands under headings, those that one needs first come first."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        order = [name for names in GROUPS.values() for name in names]
+        self.commands = {name: self.commands[name] for name in sorted(self.commands, key=order.index)}
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self.commands[name].help or "") for name in names])
 
 
 class App(typer.Typer):
@@ -151,7 +175,7 @@ app = App(
     name="qkprism",
     help="Why did this attention head attend to that token?",
     no_args_is_help=True,
-    cls=PlainGroup,
+    cls=Grouped,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -176,10 +200,19 @@ def qkprism(
     assert not version  # it has been shown
 
 
-ModelOption = Annotated[str, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")]
-DtypeOption = Annotated[str | None, typer.Option(help=f"{either(DTYPES)}; the device's best if not given.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; the best there is if not given.")]
-DeviceMapOption = Annotated[str | None, typer.Option(help="auto: over all devices; tp: heads over processes.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="The model: a hub name, a folder, a .gguf file, or smollm2.")
+]
+DtypeOption = Annotated[
+    str | None, typer.Option(help=f"Number format: {either(DTYPES)}; the best for the device if not given.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="Where to run: cpu, cuda, cuda:1 or mps; the best there is if not given.")
+]
+DeviceMapOption = Annotated[
+    str | None,
+    typer.Option(help="How to spread a large model: auto (over all devices) or tp (its heads over processes)."),
+]
 LimitOption = Annotated[int | None, typer.Option("--limit", "-n", help="Use the first N examples only.", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 ContrastArgument = Annotated[
@@ -194,11 +227,16 @@ ContrastsArgument = Annotated[
     list[str],
     typer.Argument(help="One or more contrasts: files, -, templates or names of the shelf.", show_default=False),
 ]
-RunArgument = Annotated[Path, typer.Argument(help="A run folder of features.", show_default=False)]
+RunArgument = Annotated[Path, typer.Argument(help="A run folder that decompose saved.", show_default=False)]
 HeadsOption = Annotated[
     str | None, typer.Option("--heads", "--head", help="Heads such as L18H6,L21H7; all by default.")
 ]
-TokenOption = Annotated[str, typer.Option(help=f"Which token of a span: {either(TOKENS)}.")]
+TokenOption = Annotated[str, typer.Option(help=f"Which token of a marked word to read: {either(TOKENS)}.")]
 ChatOption = Annotated[bool, typer.Option("--chat", help="Put texts into the model's chat template.")]
-SaveOption = Annotated[Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")]
-BatchOption = Annotated[int | None, typer.Option(help="Texts a batch; by itself if not given.", min=1)]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option(help="Write a run folder with a report.html. The same command goes on where it was stopped."),
+]
+BatchOption = Annotated[
+    int | None, typer.Option(help="How many texts to run at once; chosen automatically if not given.", min=1)
+]

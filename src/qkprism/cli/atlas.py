@@ -34,14 +34,17 @@ def atlas(
     loading: Loading,
     texts: Annotated[
         list[Path] | None,
-        typer.Option(help="Text files (.txt, .md, .jsonl, .parquet) or folders; else the model writes its own."),
+        typer.Option(
+            help="Text files (.txt, .md, .jsonl, .parquet) or folders; if not given, the model writes its own text."
+        ),
     ] = None,
-    windows: Annotated[int, typer.Option(help="Pieces of text to read.", min=4)] = 128,
-    length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 256,
-    seed: Annotated[int, typer.Option(help="Of what is held out and of the model's own text.")] = 0,
+    windows: Annotated[int, typer.Option(help="How many pieces of text to read.", min=4)] = 128,
+    length: Annotated[int, typer.Option(help="How many tokens a piece has.", min=16)] = 256,
+    seed: Annotated[int, typer.Option(help="The random seed of what is held out and of the model's own text.")] = 0,
     features: FeaturesOption = None,
     merge: Annotated[
-        list[Path] | None, typer.Option(help="Instead: add up atlases of one model, two or more; give --save.")
+        list[Path] | None,
+        typer.Option(help="Add up two or more atlases of one model instead of reading text; needs --save."),
     ] = None,
     save: SaveOption = None,
     as_json: JsonOption = False,
@@ -104,12 +107,18 @@ def _print_atlas(found: Atlas) -> None:
 def explain(
     text: Annotated[str, typer.Argument(help="Any text; [?so] marks the query, [+so] the key.", show_default=False)],
     loading: Loading,
-    query: Annotated[str | None, typer.Option(help="The token that attends: text or number; else the last.")] = None,
-    key: Annotated[str | None, typer.Option(help="The token attended to: text or number; else the strongest.")] = None,
+    query: Annotated[
+        str | None, typer.Option(help="The token that attends: its text or number; the last if not given.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The token attended to: its text or number; the strongest if not given.")
+    ] = None,
     chosen: HeadsOption = None,
-    atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
+    atlas: Annotated[
+        Path | None, typer.Option(help="A run folder of `qkprism atlas`; if not given, the atlas kept from before.")
+    ] = None,
     features: FeaturesOption = None,
-    top: Annotated[int, typer.Option(help="How many edges to tell.", min=1)] = 8,
+    top: Annotated[int, typer.Option(help="How many edges to explain.", min=1)] = 8,
     save: Annotated[Path | None, typer.Option(help="Write the page, such as why.html.")] = None,
     as_json: JsonOption = False,
 ) -> None:

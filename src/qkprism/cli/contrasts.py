@@ -59,7 +59,10 @@ class PartOption(StrEnum):
 
 
 ModelsTokens = Annotated[
-    str, typer.Option("--model", "-m", help="Whose tokenizer to use: hub name, folder, .gguf file, smollm2, or none.")
+    str,
+    typer.Option(
+        "--model", "-m", help="The model whose tokenizer to use: a hub name, a folder, a .gguf file, smollm2, or none."
+    ),
 ]
 
 
@@ -86,7 +89,7 @@ def check(
     model: ModelsTokens = "smollm2",
     n: Annotated[int, typer.Option("-n", help="How many prompts to draw.", min=8)] = 200,
     shown: Annotated[int, typer.Option(help="How many prompts to show.", min=0)] = 3,
-    seed: Annotated[int, typer.Option(help="Of the draws and of the held-out words.")] = 0,
+    seed: Annotated[int, typer.Option(help="The random seed of the draws and of the held-out words.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Draw some prompts, show their tokens and marks, and say what is wrong with them or may be."""
@@ -94,7 +97,7 @@ def check(
     from qkprism.contrasts.checks import check as checked
     from qkprism.models.quick import word_offsets
 
-    contrast = source_named(contrast)
+    named, contrast = contrast, source_named(contrast)
     found, offsets = checked(contrast, n=n, seed=seed), None
     if not found.mistakes and model != "none":  # what is wrong anyway is said before a tokenizer is loaded
         tokenizer = _tokenizer(model)
@@ -105,7 +108,7 @@ def check(
         mistakes = [{"file": found.name, "line": m.line, "message": m.message} for m in found.mistakes]
         print_json({"mistakes": mistakes, "notes": list(found.notes), "balance": rows})
     else:
-        show_check(found, offsets, shown)
+        show_check(found, offsets, shown, named)
     if found.mistakes:
         raise SystemExit(1)
 
@@ -113,11 +116,14 @@ def check(
 @app.command(epilog="Examples:  qkprism draw my.toml -n 300 > my.jsonl   qkprism draw induction:before --part contrast")
 def draw(
     contrast: ContrastArgument,
-    n: Annotated[int, typer.Option("-n", help="How many examples.", min=1)] = 300,
+    n: Annotated[int, typer.Option("-n", help="How many examples to write.", min=1)] = 300,
     part: Annotated[
-        PartOption, typer.Option(help="Of the words of the contrast, or held out for the test.")
+        PartOption,
+        typer.Option(
+            help="Which words to draw from: those of the contrast or the search, or those held out for the test."
+        ),
     ] = PartOption.contrast,
-    seed: Annotated[int, typer.Option(help="Of the draws and of the held-out words.")] = 0,
+    seed: Annotated[int, typer.Option(help="The random seed of the draws and of the held-out words.")] = 0,
     model: ModelsTokens = "none",
 ) -> None:
     """Write the examples of a template as JSON lines."""
@@ -139,16 +145,18 @@ def shelf(
         bool,
         typer.Option(
             "--run",
-            help="Run all of them through a model; if killed, it goes on. Under torchrun: -m qkprism -- shelf --run.",
+            help="Run all of them through a model; the same command goes on. In torchrun: -m qkprism -- shelf --run.",
         ),
     ] = False,
     model: ModelOption = "smollm2",
-    save: Annotated[Path, typer.Option(help="With --run: the folder; what is in it is not computed again.")] = Path(
-        "runs/shelf"
-    ),
-    n: Annotated[int, typer.Option("-n", help="With --run: examples of each contrast.", min=32)] = 300,
-    seed: Annotated[int, typer.Option(help="With --run: of prompts, held-out words and controls.")] = 0,
-    only: Annotated[str | None, typer.Option(help="With --run: some contrasts, by commas.")] = None,
+    save: Annotated[
+        Path, typer.Option(help="With --run: the folder to write; what is in it is not computed again.")
+    ] = Path("runs/shelf"),
+    n: Annotated[int, typer.Option("-n", help="With --run: how many examples of each contrast.", min=32)] = 300,
+    seed: Annotated[int, typer.Option(help="With --run: the random seed of prompts, held-out words and controls.")] = 0,
+    only: Annotated[
+        str | None, typer.Option(help="With --run: only these contrasts, with commas between them.")
+    ] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = None,
     device_map: DeviceMapOption = None,

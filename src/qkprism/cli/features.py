@@ -33,11 +33,12 @@ from qkprism.cli.inputs import (
     place_for,
     source_named,
 )
-from qkprism.cli.printing import print_json, print_sentences, print_table
+from qkprism.cli.printing import print_json, print_notes, print_sentences, print_table
 from qkprism.cli.reports import keep_and_write, write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
+from qkprism.notes import counted
 from qkprism.options import (
     CENTERS,
     FRAMES,
@@ -69,7 +70,7 @@ def heads(
     contrast: ContrastArgument,
     loading: Loading,
     top: Annotated[int, typer.Option(help="How many heads to show.", min=1)] = 10,
-    by: Annotated[str, typer.Option(help=f"{either(HEAD_MEASURES)}.")] = "accuracy",
+    by: Annotated[str, typer.Option(help=f"The measure to sort heads by: {either(HEAD_MEASURES)}.")] = "accuracy",
     token: TokenOption = "last",
     chat: ChatOption = False,
     batch_size: BatchOption = None,
@@ -95,7 +96,9 @@ def heads(
     from qkprism.results.words import heads_in_words
 
     print_sentences(heads_in_words(scores))
-    print_table(frame, shown, f"{scores.n} examples, {len(scores)} heads; chance accuracy {scores.chance:.2f}")
+    print_table(
+        frame, shown, f"{counted(scores.n, 'example')}, {len(scores)} heads; chance accuracy {scores.chance:.2f}"
+    )
 
 
 @app.command(
@@ -107,23 +110,36 @@ def decompose(
     loading: Loading,
     chosen: HeadsOption = None,
     top: Annotated[int | None, typer.Option(help="Find the best N heads first and use those.", min=1)] = None,
-    rank: Annotated[str | None, typer.Option(help=f"A number, {either(RULES)}.")] = None,
-    metric: Annotated[str | None, typer.Option(help="contrast (default) or raw, the paper's.")] = None,
-    reading: Annotated[str | None, typer.Option(help="Of twins: symmetric, paired or matched.")] = None,
+    rank: Annotated[
+        str | None, typer.Option(help=f"How many directions a feature gets: a number, or the rule {either(RULES)}.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What counts as orthogonal among keys: contrast (default), or raw, the paper's.")
+    ] = None,
+    reading: Annotated[
+        str | None, typer.Option(help="How to read twins: symmetric (default), paired or matched.")
+    ] = None,
     token: TokenOption = "last",
     chat: ChatOption = False,
     batch_size: BatchOption = None,
-    seed: Annotated[int, typer.Option(help="Of folds and nulls.")] = 0,
+    seed: Annotated[int, typer.Option(help="The random seed of folds and nulls.")] = 0,
     preset: Annotated[
-        str | None, typer.Option(help="paper: the choices of the paper's text; paper-code: of its authors' programs.")
+        str | None,
+        typer.Option(
+            help="All choices at once: paper (those of its text) or paper-code (those of its authors' programs)."
+        ),
     ] = None,
     rope: Annotated[
         str | None,
-        typer.Option(help="Positions as they are (post), or counted from the query; a template says which it wants."),
+        typer.Option(
+            help="Positions as they are (post) or counted from the query (relative); a template says which it wants."
+        ),
     ] = None,
     center: Annotated[
         str | None,
-        typer.Option(help="What is taken off: the mean query, or nothing; a template says which it wants."),
+        typer.Option(
+            help="What to subtract from queries: their mean (query) or nothing (none); a template says which it wants."
+        ),
     ] = None,
     limit: LimitOption = None,
     save: SaveOption = None,
@@ -191,19 +207,25 @@ def intervene(
     contrast: ContrastArgument,
     loading: Loading,
     chosen: HeadsOption = None,
-    outcome: Annotated[str, typer.Option(help="Where to look: attention, or the model's logits.")] = "attention",
-    each: Annotated[bool, typer.Option("--each", help="With logits: edit the heads one by one, not together.")] = False,
-    draws: Annotated[int, typer.Option(help="Of every random control.", min=1)] = 10,
-    seed: Annotated[int, typer.Option(help="Of random targets and controls.")] = 0,
+    outcome: Annotated[str, typer.Option(help="Where to measure: attention, or the model's logits.")] = "attention",
+    each: Annotated[
+        bool, typer.Option("--each", help="With --outcome logits: edit the heads one by one, not together.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="How many draws of every random control to compare with.", min=1)] = 10,
+    seed: Annotated[int, typer.Option(help="The random seed of targets and controls.")] = 0,
     batch_size: BatchOption = None,
     limit: LimitOption = None,
     save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Swap two keys in the subspaces of features and see what moves, beside all controls."""
+    """Swap two keys in the subspaces of features, and see what moves alongside all controls."""
     heads = heads_named(chosen)
     where, seed = Outcome(outcome, together=not each), checked_seed(seed)  # type: ignore[arg-type]
     save = place_for(save, "effects")
+    if Path(contrast).is_dir():
+        raise QKPrismError(
+            f"{contrast} is a folder. RUN comes first, then CONTRAST: qkprism intervene {contrast} {run}"
+        )
     contrast = source_named(contrast)
     check_sources([contrast], "test")
     check_run(run, "features")
@@ -240,16 +262,16 @@ def _show_effects(effects: Any, features: Any, tested: Resolved) -> None:
     from qkprism.subspaces.comparison import left_out
 
     words = " with words that are held out for the test" if tested.held_out else ""
-    print_sentences([f"Two keys swapped in the subspace of each feature, in {int(effects.n[0])} examples{words}."])
+    print_sentences(
+        [f"Two keys swapped in the subspace of each feature, in {counted(int(effects.n[0]), 'example')}{words}."]
+    )
     for sentence in effects.verdict(methods=None if SETTINGS.wide else effects.methods[:1]):
         print_sentences([sentence])
     detail = left_out(features, None)
-    for note in effects.notes:
-        if note not in detail:
-            print_sentences([f"Note: {note}"])
-        elif SETTINGS.wide:
-            named = f" Decompose {' or '.join(tested.twins)}, which has twins." if tested.twins else ""
-            print_sentences([f"Note: {note}{named}"])
+    print_notes([note for note in effects.notes if note not in detail])
+    if SETTINGS.wide:
+        named = f" Decompose {' or '.join(tested.twins)}, which has twins." if tested.twins else ""
+        print_notes([f"{note}{named}" for note in effects.notes if note in detail])
     if SETTINGS.wide:
         frame = effects.to_frame()
         shown = ["head", "feature", "method", "control", "rank", *effects.measures]
@@ -257,7 +279,7 @@ def _show_effects(effects: Any, features: Any, tested: Resolved) -> None:
     else:
         several = len(effects.methods) > 1
         methods = f", and those by the other methods ({', '.join(effects.methods[1:])})" if several else ""
-        typer.echo(f"Every edit beside its controls{methods}: --wide.")
+        typer.echo(f"With --wide: every edit alongside its controls{methods}.")
 
 
 @app.command(
@@ -269,12 +291,16 @@ def attribute(
     loading: Loading,
     head: Annotated[str | None, typer.Argument(help="A head such as L18H6; not needed if the run has one.")] = None,
     named: Annotated[
-        str | None, typer.Option("--head", "--heads", help="The same as an option.", show_default=False)
+        str | None,
+        typer.Option("--head", "--heads", help="The head; the same as HEAD after the text.", show_default=False),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="oblique, sequential (the paper's), shapley, both or conditional.")
+        str | None,
+        typer.Option(help="How to split the logit: oblique, sequential (the paper's), shapley, both or conditional."),
     ] = None,
-    order: Annotated[str | None, typer.Option(help="For sequential: the features, first one first, by commas.")] = None,
+    order: Annotated[
+        str | None, typer.Option(help="With --method sequential: the features in order, with commas between them.")
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the figure as .html, .png or .svg.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -330,8 +356,7 @@ def _show(features: Any, as_json: bool, scores: HeadScores | None = None) -> Non
     if scores is not None and (few := hardly_attending(scores, [head for head in scores if head in features.heads])):
         print_sentences(few)
     print_table(best.head(30), shown, title)
-    for note in features.notes:
-        typer.echo(f"Note: {note}")
+    print_notes(features.notes)
 
 
 def _rank(text: str | None) -> Rank | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,8 +11,14 @@ from rich.text import Text as Coloured
 
 from qkprism.cli.printing import print_rows, terminal_width
 from qkprism.contrasts.balance import Offsets, words_of
-from qkprism.contrasts.checks import ContrastCheck
+from qkprism.contrasts.checks import FEW, ContrastCheck
 from qkprism.contrasts.markup import SIDES, Text
+from qkprism.notes import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qkprism.contrasts.tasks import Task
 
 _STYLES = {"+": "black on #9ecae1", "-": "black on #fdbe85", "?": "black on #d0d0d0"}
 
@@ -21,8 +28,8 @@ def console() -> Console:
     return Console(width=terminal_width(), highlight=False)
 
 
-def show_check(found: ContrastCheck, offsets: Offsets | None, shown: int) -> None:
-    """All that a check has found: mistakes first, for they are to be mended."""
+def show_check(found: ContrastCheck, offsets: Offsets | None, shown: int, named: str) -> None:
+    """All that a check has found of the contrast of a name: mistakes first, for they are to be mended."""
     out = console()
     for mistake in found.mistakes:
         out.print(Coloured(f"{found.name}:{mistake.line}: {mistake.message}", style="red"), soft_wrap=True)
@@ -43,21 +50,32 @@ def show_check(found: ContrastCheck, offsets: Offsets | None, shown: int) -> Non
         out.print(Coloured(f"Note: {note}"))
     if not found.mistakes:
         out.print(Coloured(_verdict(found), style="bold"))
+        if len(found.contrast) >= FEW:
+            out.print(Coloured(f"Next: qkprism heads {shlex.quote(named)}"), soft_wrap=True)
 
 
 def _show_head(found: ContrastCheck, out: Console) -> None:
     contrast, drawn = found.contrast, found.task
     assert contrast is not None
-    out.print(Coloured(f"{contrast.name}: {contrast.description or f'{len(contrast)} examples'}", style="bold"))
+    out.print(Coloured(f"{contrast.name}: {contrast.description or counted(len(contrast), 'example')}", style="bold"))
     if drawn is None:
         return
     for name, words in drawn.words.items():
-        counts = (
-            f"{len(words)} words, {len(drawn.held_out[name])} held out, {len(drawn.dropped.get(name, ()))} left out"
-        )
-        out.print(Coloured(f"  {name}: {counts}", style="dim"))
+        out.print(Coloured(f"  {name}: {_counts(drawn, name, words)}", style="dim"))
     can = [f"exchange {', '.join(drawn.factors) or 'nothing'}", f"twins {', '.join(drawn.template.twins) or 'none'}"]
-    out.print(Coloured(f"  {'; '.join(can)}; frame {drawn.frame}", style="dim"))
+    if drawn.frame != "post":
+        can.append("positions are counted from the query (frame = 'relative')")
+    out.print(Coloured(f"  {'; '.join(can)}", style="dim"))
+
+
+def _counts(drawn: Task, name: str, words: Sequence[str]) -> str:
+    """How many words of a list there are, and what for."""
+    held_out, dropped = drawn.held_out[name], drawn.dropped.get(name, ())
+    if name in drawn.template.shared:
+        counts = f"{len(words)} words, to find with and to test on"
+    else:
+        counts = f"{len(words) + len(held_out)} words: {len(words)} to find with, {len(held_out)} to test on"
+    return f"{counts}; {len(dropped)} more left out" if dropped else counts
 
 
 def tokens(text: Text, offsets: Offsets) -> Coloured:
@@ -78,17 +96,20 @@ def tokens(text: Text, offsets: Offsets) -> Coloured:
 
 
 def _show_balance(found: ContrastCheck, out: Console) -> None:
-    out.print(Coloured("Can one simple thing tell positive from negative keys? (AUC 0.5 is a coin)"))
+    out.print(Coloured("Can one simple thing tell positive from negative keys? (AUC 0.5: no better than a coin toss)"))
     table = Table(header_style="bold")
     for name in ("of a key", "AUC", "error", "verdict"):
         table.add_column(name, justify="left" if name in ("of a key", "verdict") else "right")
     for row in found.balance:
-        verdict = "no" if not row.tells else "yes, and declared" if row.predictor in found.declared else "YES"
+        verdict = "no leak" if not row.tells else "a leak, declared" if row.predictor in found.declared else "A LEAK"
         table.add_row(row.predictor, f"{row.auc:.2f}", f"{row.error:.2f}", verdict)
     out.print(table)
 
 
 def _verdict(found: ContrastCheck) -> str:
+    assert found.contrast is not None
+    if (n := len(found.contrast)) < FEW:
+        return f"Nothing is wrong so far, but a test needs at least {FEW} examples: write {FEW - n} more."
     wrong = [row.predictor for row in found.balance if row.tells and row.predictor not in found.declared]
     if wrong:
         return f"It can be used, but {' and '.join(wrong)} may be what is found."

@@ -7,6 +7,7 @@ matter most, and those that do not fit are named below the table. `--wide` print
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import textwrap
 import unicodedata
@@ -18,6 +19,7 @@ import typer
 
 from qkprism.cli.settings import SETTINGS
 
+_OF_HEAD = re.compile(r"(L\d+H\d+): ")
 _GAP, _LEAST = "  ", 24  # between columns; the least width of a column whose texts can go on in another line
 
 
@@ -157,6 +159,16 @@ def print_json(body: dict[str, Any]) -> None:
 def print_sentences(sentences: Sequence[str]) -> None:
     """A paragraph for a person, as wide as the terminal and no wider than reads well."""
     typer.echo("\n".join([*textwrap.wrap(" ".join(sentences), min(100, terminal_width())), ""]))
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Notes, each once: heads of which the same is to be said are named together."""
+    heads: dict[str, list[str]] = {}
+    for note in notes:
+        named = _OF_HEAD.match(note)
+        heads.setdefault(note[named.end() :] if named else note, []).extend([named[1]] if named else [])
+    for said, of in heads.items():
+        print_sentences([f"Note: {', '.join(of)}: {said}" if of else f"Note: {said}"])
 
 
 def print_item(number: str, sentence: str) -> None:

@@ -36,7 +36,8 @@ def report(
         ],
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; report.html in the first run if not given.")
+        Path | None,
+        typer.Option("--output", "-o", help="Where to write the page; report.html in the first run if not given."),
     ] = None,
 ) -> None:
     """Write runs as one page with its data inside: the explorer, to be mailed and opened without a server."""
@@ -59,8 +60,12 @@ def explore(
             help="Run folders: features and the shelf name parts; studies and the toy are shown.", show_default=False
         ),
     ] = None,
-    atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
-    port: Annotated[int, typer.Option(help="Of this computer; a free one if not given.", min=0, max=65535)] = 0,
+    atlas: Annotated[
+        Path | None, typer.Option(help="A run folder of `qkprism atlas`; if not given, the atlas kept from before.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="The port of the page on this computer; a free one if not given.", min=0, max=65535)
+    ] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """Look and click: any prompt, the heads that attend from any token, and why."""
@@ -78,10 +83,11 @@ def export(
     headvis: Annotated[Path, typer.Option(help="A new folder: what HeadVis reads as data/.", show_default=False)],
     loading: Loading,
     texts: Annotated[
-        list[Path] | None, typer.Option(help="Text files or folders; else the model writes its own.")
+        list[Path] | None,
+        typer.Option(help="Text files or folders to read; if not given, the model writes its own text."),
     ] = None,
-    windows: Annotated[int, typer.Option(help="Pieces of text to read.", min=10)] = 200,
-    length: Annotated[int, typer.Option(help="Tokens of a piece.", min=16)] = 128,
+    windows: Annotated[int, typer.Option(help="How many pieces of text to read.", min=10)] = 200,
+    length: Annotated[int, typer.Option(help="How many tokens a piece has.", min=16)] = 128,
 ) -> None:
     """Write the heads of a run in the data format of HeadVis, to see them there."""
     check_there([run, *(texts or ())])

@@ -9,6 +9,8 @@ import typer
 
 from qkprism.cli.app import App, JsonOption, PlainGroup, app
 from qkprism.cli.printing import print_json, print_rows
+from qkprism.cli.settings import SETTINGS
+from qkprism.notes import counted
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
 
@@ -30,7 +32,8 @@ app.add_typer(runs)
 
 @runs.command("list", epilog="Examples:  qkprism runs   qkprism runs runs/binding --json")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Where runs were saved.")] = Path("runs"), as_json: JsonOption = False
+    folder: Annotated[Path, typer.Argument(help="The folder that runs were saved in.")] = Path("runs"),
+    as_json: JsonOption = False,
 ) -> None:
     """List the runs below a folder: what, model, when, size, finished or how far."""
     from qkprism.runs.catalogue import runs_below
@@ -40,9 +43,9 @@ def list_runs(
         print_json({"folder": str(folder.resolve()), "runs": rows})
     elif rows:
         columns = ("run", "what", "state", "written", "size", "model")
-        print_rows(rows, columns, f"{len(rows)} runs below {folder}, the newest first (times are UTC)")
+        print_rows(rows, columns, f"{counted(len(rows), 'run')} in {folder}, the newest first (times are UTC)")
     else:
-        typer.echo(f"There are no runs below {folder}. `qkprism decompose induction --top 4 --save runs/a` makes one.")
+        typer.echo(f"No runs in {folder} yet. `qkprism decompose induction --top 4 --save runs/a` saves one.")
 
 
 @runs.command("show", epilog="Example:  qkprism runs show runs/induction")
@@ -78,15 +81,22 @@ def verify(run: RunFolder, as_json: JsonOption = False) -> None:
 
 @runs.command("compare", epilog="Example:  qkprism runs compare runs/first runs/second")
 def compare_runs(first: RunFolder, second: RunFolder, as_json: JsonOption = False) -> None:
-    """Show the choices and results in which two runs differ; exit code 1 if there are any."""
-    from qkprism.runs.catalogue import differences
+    """Show the results and choices in which two runs differ, results first; exit code 1 if there are any."""
+    from qkprism.results.differing import results_that_differ
+    from qkprism.runs.catalogue import differences, is_digest
+    from qkprism.runs.folder import MANIFEST
 
-    rows = differences(first, second)
+    found = results_that_differ(first, second) if all((one / MANIFEST).is_file() for one in (first, second)) else []
+    rows = [*found, *differences(first, second)]
+    told = [row for row in rows if not is_digest(row["what"])] if not SETTINGS.wide else rows
     if as_json:
         print_json({"first": str(first), "second": str(second), "differences": rows})
     elif rows:
-        title = f"{first} and {second} differ in {len(rows)} things"
-        print_rows(rows, ("what", "first", "second"), title, fold=("what", "first", "second"))
+        title = f"{first} and {second} differ in {counted(len(told), 'thing')}; results first"
+        if told:
+            print_rows(told, ("what", "first", "second"), title, fold=("what", "first", "second"))
+        if left := len(rows) - len(told):
+            typer.echo(f"{counted(left, 'digest or packed result', 'digests and packed results')} differ too: --wide.")
     else:
         typer.echo("They are the same: choices, provenance and results.")
     if rows:

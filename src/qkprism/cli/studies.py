@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from qkprism.results.features import Features
     from qkprism.studies.presets import StudyPreset
 
-PresetOption = Annotated[str, typer.Option(help="smollm2, llama3.1-8b or qwen3-4b: model, dtype, phrasing, size.")]
-StudyModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="Hub name, folder, .gguf file, or smollm2.")
+PresetOption = Annotated[
+    str, typer.Option(help="Model, dtype, phrasing and size at once: smollm2, llama3.1-8b or qwen3-4b.")
 ]
-PhrasingOption = Annotated[str | None, typer.Option(help="How the prompts ask; the preset's if not given.")]
-SizeOption = Annotated[str | None, typer.Option(help="quick or paper; the preset's if not given.")]
-SeedOption = Annotated[int, typer.Option(help="Of prompts, held-out words and controls.")]
+StudyModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="The model: a hub name, a folder, a .gguf file, or smollm2.")
+]
+PhrasingOption = Annotated[str | None, typer.Option(help="How the prompts ask; as the preset says if not given.")]
+SizeOption = Annotated[
+    str | None, typer.Option(help="How much to run: quick or paper; as the preset says if not given.")
+]
+SeedOption = Annotated[int, typer.Option(help="The random seed of prompts, held-out words and controls.")]
 StudyFolderOption = Annotated[Path, typer.Option(help="The study's folder; what is in it is not computed again.")]
 
 
@@ -39,15 +43,20 @@ StudyFolderOption = Annotated[Path, typer.Option(help="The study's folder; what 
 def binding(
     loading: Annotated[Loading, StudyModelOption],
     preset: PresetOption = "smollm2",
-    pairs: Annotated[int, typer.Option(help="Entities, each with its label, in a prompt.", min=2)] = 9,
-    schema: Annotated[str, typer.Option(help="boxes, cities, drinks, or a template of your own (.toml).")] = "boxes",
+    pairs: Annotated[int, typer.Option(help="How many entities a prompt has, each with its label.", min=2)] = 9,
+    schema: Annotated[
+        str, typer.Option(help="What prompts are about: boxes, cities, drinks, or a template of your own (.toml).")
+    ] = "boxes",
     phrasing: PhrasingOption = None,
     size: SizeOption = None,
     seed: SeedOption = 0,
     entities: Annotated[
-        str | None, typer.Option(help="Numbers of entities to find ranks with, such as 10,18,34; size paper has some.")
+        str | None,
+        typer.Option(help="Also find ranks with these numbers of entities, such as 10,18,34; size paper has some."),
     ] = None,
-    umap: Annotated[bool, typer.Option("--umap", help="UMAP beside principal components (needs umap-learn).")] = False,
+    umap: Annotated[
+        bool, typer.Option("--umap", help="Draw UMAP alongside principal components (needs umap-learn).")
+    ] = False,
     save: StudyFolderOption = Path("runs/binding"),
     batch_size: BatchOption = None,
     as_json: JsonOption = False,
@@ -192,7 +201,7 @@ def _show_study(shown: _Shown, save: Path, figures: Any, model: Model, as_json: 
     if SETTINGS.wide:
         typer.echo("\n".join(shown.details))
     elif shown.details:
-        typer.echo(f"{len(shown.details)} sentences more with --wide: notes, and every edit beside its controls.")
+        typer.echo(f"{len(shown.details)} sentences more with --wide: notes, and every edit alongside its controls.")
     typer.echo(written)
     typer.echo(f"Study:  {save.resolve()}\nReport: {page}")
 

@@ -52,7 +52,8 @@ def toy(
         Presets, typer.Option(help="calibrated: scales that reach the paper's accuracies; paper: the text at its word.")
     ] = Presets.calibrated,
     negatives: Annotated[
-        NegativeKeys, typer.Option(help="Negative keys of a contrast differ from the query, or are drawn anew.")
+        NegativeKeys,
+        typer.Option(help="Whether negative keys of a contrast differ from the query, or are drawn independently."),
     ] = NegativeKeys.differs,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,7 +83,7 @@ def toy(
     if as_json:
         print_json({"summary": summary.to_dict("records"), "folder": str(save), "report": str(report)})
         return
-    title = f"{len(found.heads)} heads. Room: r1 + r2 beside d_head. Swap error: of the swap of z1 against the truth."
+    title = f"{len(found.heads)} heads. Room: r1 + r2 against d_head. Swap error: of the swap of z1 against the truth."
     print_sentences([finding.sentence for finding in told(found)])
     print_table(summary, list(summary.columns), title)
     typer.echo(f"{written}\nReport: {report}")

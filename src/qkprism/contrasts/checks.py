@@ -14,12 +14,12 @@ from qkprism.contrasts.examples import Example
 from qkprism.contrasts.fitting import Tokenizer
 from qkprism.contrasts.lines import Mistake
 from qkprism.contrasts.markup import Span, Text
-from qkprism.contrasts.sources import is_template
+from qkprism.contrasts.sources import check_twin, is_template, parts_of
 from qkprism.contrasts.tasks import Task, task
 from qkprism.contrasts.templates import Template, open_template, parse_template
 from qkprism.errors import QKPrismError
 
-_FEW = 8
+FEW = 8  # examples that a test needs at least
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def check(
     n: int = 200,
     seed: int = 0,
 ) -> ContrastCheck:
-    """Check a template, a name of the shelf, or a file of examples.
+    """Check a template, a name of the shelf, or a file of examples; `my.toml:order` is the template with that twin.
 
     >>> [row.tells for row in check("induction").balance]
     [False, False, False, False]
@@ -62,8 +62,11 @@ def check(
     if not is_template(name):
         contrast = Contrast.read(name)
         return _judged(ContrastCheck(str(name), contrast=contrast), offsets)
-    file, source, folder = open_template(name)
+    stem, variable = parts_of(str(name))
+    file, source, folder = open_template(stem)
     template, mistakes = parse_template(source, file=file, folder=folder)
+    if template is not None:
+        check_twin(template, variable)
     found = ContrastCheck(file, tuple(mistakes), source=source)
     if template is None or mistakes:
         return found
@@ -71,12 +74,13 @@ def check(
         drawn = task(template, seed, tokenizer, n_train=n, n_search=1, n_test=max(n // 4, 1))
         changed = tuple(_exchanges(template, drawn))
         for phrasing in template.phrasings[1:]:
-            task(template, seed, tokenizer, n_train=_FEW, n_search=1, n_test=1, phrasing=phrasing)
+            task(template, seed, tokenizer, n_train=FEW, n_search=1, n_test=1, phrasing=phrasing)
     except TemplateError as error:
         return replace(found, mistakes=(error.mistake,))
     except QKPrismError as error:
         return replace(found, mistakes=(Mistake(1, str(error).removeprefix(f"{file}: ")),))
-    return _judged(replace(found, mistakes=changed, contrast=drawn.contrast, task=drawn, notes=drawn.notes), offsets)
+    contrast = drawn.contrasts[variable] if variable else drawn.contrast
+    return _judged(replace(found, mistakes=changed, contrast=contrast, task=drawn, notes=drawn.notes), offsets)
 
 
 def _exchanges(template: Template, drawn: Task) -> Iterator[Mistake]:
@@ -143,8 +147,8 @@ def _telling(rows: Sequence[Balance], declared: Sequence[str]) -> Iterator[str]:
     for row in rows:
         if row.tells and row.predictor not in declared:
             yield (
-                f"the {row.predictor} of a key alone tells positive from negative keys (AUC {row.auc:.2f}, a coin has "
-                f"0.50): a feature may be that. {_ADVICE[row.predictor]}"
+                f"the {row.predictor} of a key alone distinguishes positive from negative keys (AUC {row.auc:.2f}; a "
+                f"coin toss has 0.50): a feature may be that. {_ADVICE[row.predictor]}"
             )
 
 
@@ -170,7 +174,7 @@ def _texts(examples: Sequence[Example], offsets: Offsets, declared: Sequence[str
         if found := [example for example in examples if any(holds(text) for text in example.texts)]:
             yield f"in {_share(found, examples)} {words}"
     different = len({example.text.text for example in examples})
-    if len(examples) >= _FEW and different < len(examples) / 2:
+    if len(examples) >= FEW and different < len(examples) / 2:
         yield f"{len(examples)} prompts are {different} different texts; draw from more words"
     twice = Counter(len(example.text.positive) for example in examples)
     if len(twice) > 1:

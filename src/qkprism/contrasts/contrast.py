@@ -101,11 +101,14 @@ class Contrast:
 
     >>> Contrast.from_texts("boxes", ["in Box [-O], in Box [+Z]. In [?Box]"])
     Contrast('boxes', 1 example)
+
+    drawn   whether a template drew the examples: texts that are nearly the same are then as they should be
     """
 
     name: str
     examples: Sequence[Example]  # a tuple, or written when asked for
     description: str = ""
+    drawn: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -179,7 +182,7 @@ class Contrast:
     def __getitem__(self, index: slice) -> Contrast: ...
     def __getitem__(self, index: int | slice) -> Example | Contrast:
         if isinstance(index, slice):
-            return Contrast(self.name, self.examples[index], self.description)
+            return Contrast(self.name, self.examples[index], self.description, self.drawn)
         return self.examples[index]
 
     def __add__(self, other: object) -> Contrast:
@@ -188,7 +191,8 @@ class Contrast:
             return NotImplemented
         names, descriptions = (self.name, other.name), (self.description, other.description)
         description = "; ".join(dict.fromkeys(filter(None, descriptions)))
-        return Contrast("+".join(dict.fromkeys(names)), (*self.examples, *other.examples), description)
+        drawn = self.drawn and other.drawn
+        return Contrast("+".join(dict.fromkeys(names)), (*self.examples, *other.examples), description, drawn)
 
     @cached_property
     def digest(self) -> str:

@@ -97,6 +97,11 @@ class Example:
 # Reading a line
 
 
+_PLAIN_TEXT = (
+    'this is plain text; write a line as one JSON object: {"text": "The [+cat] sat by the [-dog], and the cat"}'
+)
+
+
 def load_line(line: bytes, *, first: bool) -> dict[str, Any]:
     """The fields of a line of a file; `first` is the file's first line."""
     if first and line.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -108,6 +113,8 @@ def load_line(line: bytes, *, first: bool) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise QKPrismError(f"not UTF-8: byte {error.start + 1} of the line is 0x{line[error.start]:02x}") from error
     except json.JSONDecodeError as error:
+        if not text.startswith(("{", "[{", '"')):  # a text as it is
+            raise QKPrismError(_PLAIN_TEXT) from error
         raise QKPrismError(f"broken JSON at column {error.colno}: {error.msg}; a line is one JSON object") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets of thousands of levels
         raise QKPrismError(f"broken JSON: {error}") from error

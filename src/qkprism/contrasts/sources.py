@@ -16,6 +16,7 @@ from qkprism.options import Center, Frame
 
 if TYPE_CHECKING:
     from qkprism.contrasts.tasks import Task
+    from qkprism.contrasts.templates import Template
     from qkprism.encoding import Chat
 
 TaskPart = Literal["contrast", "search", "test"]
@@ -43,7 +44,7 @@ def is_template(name: str | os.PathLike[str]) -> bool:
     """Whether a name is that of a template, perhaps with one of its twins: `my.toml`, `induction:before`."""
     if Path(name).suffix.lower() in FILES:
         return False  # without the template engine, which takes longer to import than a mistake should to be told
-    stem = _parts(str(name))[0]
+    stem = parts_of(str(name))[0]
     return stem.endswith(".toml") or (stem in _shelf_names() and not Path(stem).is_file())
 
 
@@ -67,11 +68,9 @@ def resolve(
         _check_file(str(name))
         contrast = Contrast.read(name)
         return Resolved(contrast if limit is None else contrast[:limit])
-    stem, variable = _parts(str(name))
+    stem, variable = parts_of(str(name))
     drawn = _task(stem, part, tokenizer, limit, seed)
-    if variable and variable not in drawn.template.twins:
-        can = f"it has {', '.join(drawn.template.twins)}" if drawn.template.twins else "it has none"
-        raise QKPrismError(f"{stem} has no twins of {variable!r}; {can}.")
+    check_twin(drawn.template, variable)
     contrast = drawn.contrasts[variable] if variable and part == "contrast" else getattr(drawn, part)
     held_out = part == "test" and bool({*drawn.held_out} - {*drawn.template.shared})
     twins = tuple(f"{stem}:{one}" for one in drawn.template.twins)
@@ -87,10 +86,17 @@ def _task(name: str, part: TaskPart, tokenizer: Tokenizer | None, limit: int | N
     return task(name, seed=seed, tokenizer=tokenizer, **sizes)
 
 
-def _parts(name: str) -> tuple[str, str]:
+def parts_of(name: str) -> tuple[str, str]:
     """The name of a template, and of a variable after a colon."""
     stem, colon, variable = name.rpartition(":")
     return (stem, variable) if colon and (stem.endswith(".toml") or stem in _shelf_names()) else (name, "")
+
+
+def check_twin(template: Template, variable: str) -> None:
+    """Refuse a variable that twins of a template do not change; none is right for every template."""
+    if variable and variable not in template.twins:
+        can = f"it has {', '.join(template.twins)}" if template.twins else "it has none"
+        raise QKPrismError(f"{template.name} has no twins of {variable!r}; {can}.")
 
 
 def _shelf_names() -> Sequence[str]:

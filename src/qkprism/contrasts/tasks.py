@@ -21,6 +21,7 @@ from qkprism.contrasts.examples import Example
 from qkprism.contrasts.fitting import Tokenizer, fitting
 from qkprism.contrasts.markup import Text
 from qkprism.contrasts.templates import ORDER, Template, read_template
+from qkprism.contrasts.values import Fault
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.options import Center, Frame, checked_seed, whole_number
@@ -237,7 +238,7 @@ def _contrast(writer: Writer, name: str, drawn: Sequence[Roll], fixed: Values | 
     """The texts of rolls; `fixed` are rows that are the same in all, the first of each at the place asked."""
     texts = (writer.text(roll, {name: _around(roll, row) for name, row in (fixed or {}).items()}) for roll in drawn)
     examples = [_example(writer.template, roll, text) for roll, text in zip(drawn, texts, strict=True)]
-    return Contrast(name, tuple(examples), writer.template.question)
+    return Contrast(name, tuple(examples), writer.template.question, drawn=True)
 
 
 def _around(roll: Roll, row: Sequence[Any]) -> list[Any]:
@@ -259,13 +260,22 @@ def _twins(writer: Writer, drawn: Sequence[Roll], plain: Contrast) -> dict[str, 
         ]
         pairs = zip(drawn, bases, strict=True)
         examples = [_example(writer.template, roll, base, writer.twin(roll, variable)) for roll, base in pairs]
-        contrasts[variable] = Contrast(variable, tuple(examples), f"{writer.template.question} ({variable})")
+        asks = f"{writer.template.question} ({variable})"
+        contrasts[variable] = Contrast(variable, tuple(examples), asks, drawn=True)
     return contrasts
 
 
 def _example(template: Template, roll: Roll, text: Text, twin: Text | None = None) -> Example:
     source = f"{template.name} {roll.seed.rpartition(' ')[2]}:{roll.number}"
     with placed(template, prompt_path(template, roll)):
+        if not text.positive:
+            raise Fault(
+                "no positive key is marked; mark one with pos(word), or the words of all places with key(i, word)"
+            )
+        if twin is None and not text.negative:
+            raise Fault(
+                "no negative key is marked; mark one with neg(word), or the words of all places with key(i, word)"
+            )
         return Example(text, twin, source=source)
 
 

@@ -184,6 +184,10 @@ def open_template(name: str | Path) -> tuple[str, str, Path | None]:
         if path.stat().st_size > FILE_LIMIT:
             raise QKPrismError(f"{path} has more than {FILE_LIMIT} bytes; put long lists into text files beside it.")
         return str(path), path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n"), path.resolve().parent
+    except FileNotFoundError as error:
+        raise QKPrismError(
+            f"{path} cannot be read: there is no such file. `qkprism new {path}` writes one to start from."
+        ) from error
     except OSError as error:
         raise QKPrismError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -205,7 +209,8 @@ def parse_template(source: str, *, file: str = "", folder: Path | None = None) -
 def _broken(error: Exception) -> Mistake:
     found = re.search(r"\(at line (\d+), column \d+\)", str(error))
     message = " ".join(re.sub(r"\(at .*?\)", "", str(error)).split())
-    return Mistake(int(found[1]) if found else 1, f"broken TOML: {message[:200]}")
+    hint = "; a quote is not closed" if r"'\n'" in message else ""
+    return Mistake(int(found[1]) if found else 1, f"broken TOML: {message[:200]}{hint}")
 
 
 # Reading

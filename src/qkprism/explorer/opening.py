@@ -165,7 +165,7 @@ def _readable(run: OpenRun) -> OpenRun:
     tables = {part: replace(shelves[part], folder=None) for part in faults}
     notes = [
         f"{run.name} is of another version, or a part of it is missing, so its features name no parts here. "
-        f"Make it anew with qkprism shelf --run --save {run.folder}. ({fault})"
+        f"Make it again with qkprism shelf --run --save {run.folder}. ({fault})"
         for fault in faults.values()
     ]
     return replace(run, naming={**run.naming, **tables}, notes=(*run.notes, *notes))

@@ -302,7 +302,7 @@ def what_if_answer(
 def _control(wish: Wish, *, of_features: bool) -> str:
     """What the edit is compared with."""
     if not of_features:
-        return "its values dealt anew among the tokens"
+        return "its values reshuffled among the tokens"
     return "twins compared where they agree" if wish.kind == "conditional" else "permuted labels"
 
 

@@ -145,7 +145,7 @@ def effects_figure(effects: Effects, measure: str, target: str) -> go.Figure:
     _name_groups(fig, groups, layout, MEASURES.get(measure, plain(measure)))
     return finish(
         fig,
-        title=f"{effects.title[:1].upper()}{effects.title[1:]}: each feature beside its controls",
+        title=f"{effects.title[:1].upper()}{effects.title[1:]}: each feature alongside its controls",
         subtitle=_subtitle(effects, target),
         caption=_caption(effects, heads),
         width=layout.width,

@@ -48,7 +48,7 @@ def interaction_figure(interactions: Interactions) -> go.Figure:
         fig.layout[f"xaxis{panel}"].update(title_text=label, type="category")
         fig.layout[f"yaxis{panel}"].update(title_text="amplitude / its mean over values")
     caption = (
-        "How strong a feature is in keys at each value of the label, beside its mean. At 1 everywhere factors add up, "
+        "How strong a feature is in keys at each value of the label, over its mean. At 1 everywhere factors add up, "
         "and a projector can exchange one; elsewhere the exchange has to go by the value. Dotted: heads in which the "
         "amplitudes cannot be told from 1. Bars: standard errors, from two halves of the examples."
     )

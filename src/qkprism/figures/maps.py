@@ -93,7 +93,7 @@ CAPTIONS = {
     "suffice": "The share of held-out rows that the parts named rebuild to within 0.1 of total variation.",
     "decides": "The share of held-out rows in which this part gives the most attended token most of its lead.",
     "signature": "What queries and keys hold, by held-out R2 from class means. Induction-like: keys hold the token "
-    "before them better than their own. A score beside the attention that was measured, not a verdict.",
+    "before them better than their own. A score alongside the attention that was measured, not a verdict.",
     "attention": "The mean share of attention that goes to such tokens, on plain text; numbers are percent.",
 }
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 _PANEL = 300
 _LEFT = 76  # pixels
-_TITLES = ("Strength beside its nulls", "Held-out test", "Logit variance explained")
+_TITLES = ("Strength alongside its nulls", "Held-out test", "Logit variance explained")
 _UNDER = 120  # pixels of axis and legend below a panel
 
 
@@ -240,7 +240,7 @@ def _caption(feature: Feature, shown: int) -> str:
     seen = f"Shown: {shown} of {feature.d_head} directions; double-click for all." if shown < feature.d_head else ""
     return paragraphs(
         "Left: directions above both bands are stronger than in any of a few null draws (grey: random signs on the "
-        "examples; orange: positive and negative dealt anew among the marked keys). The test is in the next panel.",
+        "examples; orange: positive and negative reshuffled among the marked keys). The test is in the next panel.",
         middle,
         "Right: how much of the head's logits these directions carry; far below the dashed line, the head also "
         "uses others.",

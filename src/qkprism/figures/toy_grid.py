@@ -78,7 +78,7 @@ def accuracy_grid(scores: Sequence[HeadScore]) -> go.Figure:
         fig,
         height,
         above=34,
-        title="Accuracy of trained heads beside what is possible",
+        title="Accuracy of trained heads alongside what is possible",
         subtitle=f"Numbers are accuracies on fresh samples, mean of {seeds} seed{'s' if seeds > 1 else ''}; colours "
         "tell how far they are below the Bayes ceiling of the task.",
         caption="In the discrete task tokens can share their latents, so no head can reach 1 at small ranks: the "

@@ -316,7 +316,7 @@ def _caption(validation: Validation) -> str:
         f"Filled: heads in which the factor matters, with a true part that is clearly not 0 and not tiny: "
         f"{_where(validation)}. Open: the others, in which a part of 0 is right whatever the method. Large marks and "
         "counts are of the filled ones.",
-        "The truth is a text in which two keys have really exchanged one factor. Above, each beside no edit (1: no "
+        "The truth is a text in which two keys have really exchanged one factor. Above, each against no edit (1: no "
         "better; 0: perfect): the error of the two edited logits; the distance of the attention to the truth in which "
         "only the two keys changed; that to the whole truth, in which other keys change too, so that an edit of two "
         "keys can reach the dashed line at best. Large marks are medians, numbers say in how many heads the edit is "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from qkprism.controls import BY_NAME
 from qkprism.core.projectors import STRETCHED
+from qkprism.notes import counted
 from qkprism.results.effects import GIVEN, HARDLY, small_share, told_gain
 
 if TYPE_CHECKING:
@@ -22,12 +24,23 @@ TINY = 1e-20  # of a p or q value: nobody is as sure as a smaller one says
 
 
 def told_p(value: float) -> str:
-    """A p or q value after its letter.
+    """A p or q value after its letter; NaN where nothing could be tested.
 
     >>> told_p(0.034), told_p(1e-231)
     ('= 0.03', '< 1e-20')
     """
+    if math.isnan(value):
+        return "unknown"
     return f"= {value:.1g}" if value >= TINY else f"< {TINY:.0e}"
+
+
+def told_share(value: float) -> str:
+    """A share in percent, with a decimal where it would seem to be all or nothing.
+
+    >>> told_share(0.87), told_share(0.996), told_share(1.0), told_share(0.004)
+    ('87%', '99.6%', '100%', '0.4%')
+    """
+    return f"{value:.1%}" if 0 < value < 0.01 or 0.99 < value < 1 else f"{value:.0%}"
 
 
 def heads_in_words(scores: HeadScores) -> list[str]:
@@ -35,9 +48,11 @@ def heads_in_words(scores: HeadScores) -> list[str]:
     rows = scores.to_frame().to_dict("records")
     best, level = rows[0], scores.count_found()
     found = [row for row in rows if row["q"] <= level.level]
+    sure = best["accuracy_error"]
+    error = "" if math.isnan(sure) else f"standard error {told_share(sure)}, "
     told = [
-        f"{best['head']} is right most often: in {best['accuracy']:.0%} of {scores.n} examples (standard error "
-        f"{best['accuracy_error']:.0%}, q {told_p(best['q'])}) it attends most to a positive one of the marked keys. "
+        f"{best['head']} is right most often: in {told_share(best['accuracy'])} of {counted(scores.n, 'example')} ("
+        f"{error}q {told_p(best['q'])}) it attends most to a positive one of the marked keys. "
         f"A head that picks one at random is right in {scores.chance:.0%}.",
         f"Told from chance by accuracy: {level}.",
     ]
@@ -93,7 +108,7 @@ def features_in_words(features: Features, varying: Sequence[str] = ()) -> list[s
 def effects_in_words(effects: Effects) -> list[str]:
     """Of each edit the head in which it moves most, and in how many heads it beats each control that is evidence."""
     rows = [row for row in effects.beats() if (row["target"], row["method"]) == (GIVEN, effects.methods[0])]
-    told = [f"{effects.title}, in {len(effects.heads)} heads and {int(effects.n[0])} examples."]
+    told = [f"{effects.title}, in {len(effects.heads)} heads and {counted(int(effects.n[0]), 'example')}."]
     for name in effects.features[:EDITS]:
         best = max(effects.heads, key=lambda head: effects.gain(head=head, feature=name)[0])
         gain, error = effects.gain(head=best, feature=name)

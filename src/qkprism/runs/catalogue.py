@@ -50,7 +50,9 @@ def runs_below(root: str | os.PathLike[str]) -> list[RunEntry]:
     """All runs and studies below a folder, the newest first; what is inside a study is part of it."""
     place = path_of(root)
     if not place.is_dir():
-        raise QKPrismError(f"{place} is not a folder. Give one that runs were saved in, such as runs.")
+        raise QKPrismError(
+            f"No runs here yet (there is no folder {place}): save one with --save {place / 'NAME'}, or give a folder."
+        )
     return sorted(_walk(place, _DEPTH), key=lambda entry: -entry.written)
 
 
@@ -154,6 +156,16 @@ def differences(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         for name in names
         if left.get(name, "-") != right.get(name, "-")
     ]
+
+
+def is_digest(name: str) -> bool:
+    """Whether what a run says under a name is for programs: digests, names of files, results packed in text.
+
+    >>> is_digest("files.moments.sha256"), is_digest("choices.rank")
+    (True, False)
+    """
+    name = name.rpartition(": ")[2]
+    return name.startswith("files.") or name.endswith((".digest", ".texts")) or name in ("digest", "features", "layers")
 
 
 def _told_by(place: Path) -> dict[str, str]:

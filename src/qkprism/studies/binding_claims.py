@@ -212,7 +212,7 @@ def _true_swaps(validation: Validation) -> Claim:
     def said(row: Mapping[str, Any]) -> str:
         return f"leave {row['logit']:.2f} of the error (less than no edit in {row['logit_nearer']:.0f})"
 
-    here = f"logits of the two keys, beside prompts that really changed: {_truth(validation, 'raw', said, _SWAPS)}"
+    here = f"logits of the two keys, alongside prompts that really changed: {_truth(validation, 'raw', said, _SWAPS)}"
     return Claim("a swap changes one feature and no other", "not tested", "new", here, table=TRUTH)
 
 

@@ -60,8 +60,9 @@ def filter_prompts(
     """Draw the lists: `n_train` for each category, in turn, so that a slice of the pooled contrast is balanced too."""
     sizes = {"n_train": n_train * len(categories), "n_search": n_search, "n_test": n_test}
     drawn = task("filter", seed, tokenizer, phrasing=phrasing, kinds=list(categories), **sizes)
-    single = {name: Contrast(name, tuple(e for e in drawn.contrast if asked(e) == name)) for name in categories}
-    pooled = Contrast(POOLED, drawn.contrast.examples, drawn.contrast.description)
+    by_category = {name: tuple(e for e in drawn.contrast if asked(e) == name) for name in categories}
+    single = {name: Contrast(name, found, drawn=True) for name, found in by_category.items()}
+    pooled = replace(drawn.contrast, name=POOLED)
     return FilterPrompts(tuple(categories), {POOLED: pooled}, single, drawn.search, drawn.test, drawn.encoding)
 
 

@@ -177,7 +177,9 @@ def _checked(
         pairs = {first.contrasts[0]: pairs}
     if not any(name in one.contrasts for name in pairs for one in sets.values()):
         raise QKPrismError(
-            f"No factor ({', '.join(pairs)}) is a contrast of the features ({', '.join(first.contrasts)})."
+            f"The pairs are named {', '.join(pairs)}, and these features are of {', '.join(first.contrasts)}. Name "
+            "pairs as the contrast that they test"
+            + (", or give the pairs alone." if len(first.contrasts) == 1 else ".")
         )
     return pairs, chosen
 
