@@ -30,10 +30,10 @@ def work(prompts: int, layers: int) -> dict[str, Any]:
     """What one process does: a pass over its share, timed."""
     import qkprism as qk
     from prompts import contrast
-    from qkprism import store
     from qkprism.capture import source, streaming
     from qkprism.heads import all_heads
     from qkprism.ranks import join, ranks, wait
+    from qkprism.runs import store
 
     join()
     streaming.CHUNK["cpu"] = prompts

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 import qkprism as qk
 from mailed import answer_in
-from qkprism import store
 from qkprism.atlas.atlas import Atlas, HeadMeans
 from qkprism.atlas.coverage import decides
 from qkprism.atlas.explain import atlas_for, cached_atlas, explain, read_rows
@@ -35,6 +34,7 @@ from qkprism.heads import all_heads
 from qkprism.models.calls import AttentionCall
 from qkprism.models.model import Model
 from qkprism.models.rotation import RotatedSlice, Rotation
+from qkprism.runs import store
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
 

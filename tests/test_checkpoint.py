@@ -10,14 +10,15 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import QKPrismError, store
+from qkprism import QKPrismError
 from qkprism.capture import model_source, streaming
 from qkprism.capture.batching import Batches
 from qkprism.capture.source import Checkpoint
 from qkprism.capture.streaming import Pass
 from qkprism.contrasts import Contrast
-from qkprism.runs import read_manifest
-from qkprism.stopping import Stopped
+from qkprism.runs import store
+from qkprism.runs.folder import read_manifest
+from qkprism.runs.stopping import Stopped
 from test_intervene import HEADS, load
 from test_intervene import contrasts as pair_contrasts
 from test_pipeline import contrast

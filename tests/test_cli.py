@@ -11,7 +11,7 @@ import qkprism
 from mailed import answer_in, said_in
 from qkprism import Effects, Features, cli
 from qkprism.models import encoding
-from qkprism.runs import _body_digest, read_manifest
+from qkprism.runs.folder import _body_digest, read_manifest
 from test_pipeline import contrast
 from tiny import one_thread, tiny  # noqa: F401
 from tokenizers_for_tests import byte_level
@@ -125,7 +125,12 @@ def test_intervene__prints_verdicts_and_saves_a_report(run, place, saved):
     common = ("intervene", saved, place / "boxes.jsonl", "-m", place / "little", "--draws", 2, "--limit", 6)
     code, out, err = run(*common, "--save", target)
     assert code == 0, err
-    assert "L0H1 boxes (rank 2, raw): shift" in out
+    assert out.index("L0H1 boxes (rank 2, contrast): moves") < out.index("--wide")
+    assert ", raw):" not in out
+    assert "gaussian" not in out
+    wide = run(*common, "--wide")[1]
+    assert "L0H1 boxes (rank 2, raw): moves" in wide
+    assert "gaussian" in wide
     page = (target / "report.html").read_text()
     assert "boxes moves most in" in said_in(page)
     assert answer_in(page, "figure", figure="effects")["figure"]["data"]
@@ -191,6 +196,10 @@ BOXES = ["{place}/boxes.jsonl", "-m", "{place}/little"]
         (["intervene", "{place}", "nothing.jsonl"], "nothing.jsonl cannot be read"),
         (["attribute", "{place}", "text", "--method", "magic"], "'magic' is not a method of attribution"),
         (["attribute", "{place}", "text", "L"], "'L' is not the name of a head"),
+        (["attribute", "{place}", "text", "--heads", "L"], "'L' is not the name of a head"),
+        (["attribute", "{place}", "text", "L1H1", "--head", "L1H2"], "Give the head once"),
+        (["attribute", "{place}", "text", "L1H1,L1H2"], "L1H1,L1H2 are 2 heads"),
+        (["heads", "induction", "--model", "smolm2"], "'smolm2' is not a model; did you mean 'smollm2'?"),
         (["attribute", "{place}", "text [?", "L1H1"], "is never closed"),
         (["attribute", "{place}", "", "L1H1"], "the text is empty"),
         (["attribute", "{place}", "text", "--save", "why.gif"], "cannot be saved as 'why.gif'"),

@@ -19,15 +19,15 @@ from typer.main import get_command
 import qkprism
 from commands_page import PAGE, page
 from qkprism import QKPrismError, cli, progress
-from qkprism.catalogue import damages, differences, runs_below
 from qkprism.cli import features
 from qkprism.cli.app import app, commands_of, examples_of
 from qkprism.cli.printing import _length, table_lines
 from qkprism.explorer.mail import write_kept
-from qkprism.locks import lock_file, locked
 from qkprism.models import places
-from qkprism.runs import write_run
-from qkprism.store import Parts
+from qkprism.runs.catalogue import damages, differences, runs_below
+from qkprism.runs.folder import write_run
+from qkprism.runs.locks import lock_file, locked
+from qkprism.runs.store import Parts
 from test_cli import run  # noqa: F401
 from test_pipeline import contrast
 
@@ -154,7 +154,7 @@ def test_locked__one_process_and_none_that_is_dead(tmp_path):
     script = """
         import os, signal, sys
         from pathlib import Path
-        from qkprism.locks import locked
+        from qkprism.runs.locks import locked
         with locked(Path(sys.argv[1])):
             print("held", flush=True)
             sys.stdin.read()
@@ -182,8 +182,8 @@ def test_killed__at_any_step_the_same_goes_on(tmp_path):
     script = """
         import os, signal, sys, torch
         from pathlib import Path
-        from qkprism.runs import remove_run, write_run
-        from qkprism.store import Parts
+        from qkprism.runs.folder import remove_run, write_run
+        from qkprism.runs.store import Parts
         def run(place): write_run(place, "features", {"v": 1}, {"x": {"a": torch.ones(3)}})
         def again(place): run(place); write_run(place, "features", {"v": 2}, {"x": {"a": torch.zeros(3)}})
         def removed(place): run(place); remove_run(place)

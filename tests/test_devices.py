@@ -153,11 +153,11 @@ def test_load__says_what_it_chose(folder, capsys) -> None:
     said = capsys.readouterr()
     assert said.out == ""
     # the bar of transformers may stand before it
-    assert said.err.endswith(f"{model} (`device`, `device_map` and `dtype` overrule)\n")
+    assert said.err.endswith(f"{model.in_words()} (change with device=, dtype=)\n")
     assert f"{str(model.dtype).removeprefix('torch.')} on {model.device}" in said.err
     for options in ({"quiet": True}, {"device": "cpu", "dtype": "float32"}, {"device_map": "cpu", "dtype": "float32"}):
         qk.load(folder, **options)
-        assert "overrule" not in capsys.readouterr().err
+        assert "change with" not in capsys.readouterr().err
 
 
 def test_load__keeps_the_cap_of_the_logits(tmp_path) -> None:

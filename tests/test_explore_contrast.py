@@ -10,13 +10,13 @@ import pytest
 from starlette.testclient import TestClient
 
 import qkprism as qk
-from qkprism.catalogue import written_beside
 from qkprism.explorer.app import explorer_app
 from qkprism.explorer.desk import Desk
 from qkprism.explorer.draft import Draft, draft_answer, marked_line
 from qkprism.explorer.jobs import Errand, Worker
 from qkprism.explorer.trial import place_below
 from qkprism.progress import bar
+from qkprism.runs.catalogue import written_beside
 from test_atlas import explained
 from test_explore import PORT, SECRET
 from test_pipeline import contrast

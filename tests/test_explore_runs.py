@@ -22,7 +22,7 @@ from qkprism.explorer.proofs import Proofs, checks_told
 from qkprism.explorer.run_answers import pieces, table_answer
 from qkprism.heads import Head
 from qkprism.results.validation import TruthCheck, Validation
-from qkprism.runs import write_run
+from qkprism.runs.folder import write_run
 from test_atlas import explained
 from test_pipeline import contrast
 from tiny import one_thread  # noqa: F401

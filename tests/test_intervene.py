@@ -1,6 +1,7 @@
 """Interventions on tiny models: what is predicted from one pass is what the really edited model does."""
 
 import functools
+import re
 import threading
 import weakref
 from collections import defaultdict
@@ -23,6 +24,7 @@ from qkprism.core.effect_sums import Condition
 from qkprism.models import continuation
 from qkprism.models.continuation import Continuation, cache_is_exact, skipping, skips_are_exact
 from qkprism.models.encoding import encode
+from qkprism.results.words import hardly_attending
 from qkprism.verbs import outcomes
 from qkprism.verbs.aims import all_aims, given_aims
 from qkprism.verbs.plan import conditions_of
@@ -280,11 +282,14 @@ def test_effects__save_load_frame_and_sentences(llama, own, tmp_path):
     assert set(frame[frame.control == "keys"].draws) == {3}
     assert {entry.control for entry in found.entries} == {control.name for control in CONTROLS}
     for sentence in found.verdict():
-        told, weak = sentence.split("; no evidence (noise beats it too): ")
+        told, weak = re.split("; (?=also beats|does not even beat)", sentence)
         assert "beat" in told
         assert all(control.title in told for control in EVIDENCE)
-        assert weak.startswith(BY_NAME["gaussian"].title)
+        assert BY_NAME["gaussian"].title in weak
+        assert weak.startswith("also") == weak.endswith("which shows nothing: noise does too.")
         assert "Gaussian" not in told
+    assert {row["method"] for row in found.beats()} == {"contrast", "raw"}
+    assert all(", raw)" in sentence for sentence in found.verdict(methods=["raw"]))
     for row in found.beats():
         assert row["threshold"] == 2 * row["error"]
         assert row["beaten"] == (row["advantage"] > row["threshold"])
@@ -325,6 +330,24 @@ def test_effects__only_a_steer_may_beat_a_control_the_other_way(llama, own):
     assert {row["beaten"] for row in replace(found, spread=0 * found.spread).beats()} == {False}
     steered = replace(found, spread=torch.zeros_like(found.spread), edit="steer", title="a name that says nothing")
     assert {row["beaten"] for row in steered.beats()} == {True}
+
+
+def test_effects__heads_that_hardly_attend_to_the_two_keys_are_named(llama, own):
+    found = qk.intervene(llama, examples(5, seed=2), own, compare=ONE, progress=False)
+    both = {
+        str(head): sum(
+            found.value(f"attention_{side}", head=head, control="none")[0] for side in ("original", "target")
+        )
+        for head in found.heads
+    }
+    (said,) = [note for note in found.notes if "of its attention" in note]
+    assert set(re.findall(r"L\dH\d", said)) == {head for head, share in both.items() if share < 0.01} < {*both}
+    assert said == (
+        "L0H1 gives the two keys less than 0.000001 of its attention, L1H3 0.001: what the edit moves between them "
+        "hardly matters to the heads."
+    )
+    told = hardly_attending(qk.find_heads(llama, examples(5, seed=2), progress=False), found.heads)
+    assert re.match(r"L0H1 \(.*\), L1H3 \(.*\) give positive keys less than 1% of the attention", told[0])
 
 
 @pytest.mark.parametrize("outcome", ["attention", "logits"])

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 import qkprism as qk
-from qkprism import cli, store
+from qkprism import cli
 from qkprism.atlas import survey
 from qkprism.capture import batching, streaming
+from qkprism.runs import store
 from qkprism.toy import studying
 from test_pipeline import contrast
 from test_shelf_run import WORDS as SHELF_WORDS

@@ -14,8 +14,20 @@ SOURCE = Path(__file__).parent.parent / "src" / "qkprism"
 
 # From the ground up. A module may import what stands on a lower floor, or earlier on its own.
 FLOORS = [
-    ["errors", "packing", "ranks", "files", "locks", "stopping", "memory", "options", "notes", "progress", "encoding"],
-    ["heads", "runs", "store", "catalogue", "sharing", "controls", "findings"],
+    [
+        "errors",
+        "packing",
+        "ranks",
+        "memory",
+        "options",
+        "notes",
+        "progress",
+        "encoding",
+        "heads",
+        "controls",
+        "findings",
+    ],
+    [f"runs.{name}" for name in ("files", "locks", "stopping", "folder", "store", "catalogue", "sharing")],
     ["figures.theme", "figures.saving", "figures.words", "figures.panels", "figures.grid", "figures"],
     [
         "explorer.assets",
@@ -225,7 +237,7 @@ FLOORS = [
 ORDER = {name: (floor, place) for floor, names in enumerate(FLOORS) for place, name in enumerate(names)}
 FORBIDDEN = {
     "errors": {"torch", "transformers", "plotly"},
-    "files": {"torch", "transformers", "plotly"},
+    "runs.files": {"torch", "transformers", "plotly"},
     "options": {"torch", "transformers", "plotly", "numpy"},
     "encoding": {"torch", "transformers", "plotly", "numpy"},
     "heads": {"torch", "transformers", "plotly"},
@@ -235,7 +247,6 @@ FORBIDDEN = {
     "subspaces": {"transformers"},
     "toy": {"transformers", "plotly"},
     "figures": {"transformers"},
-    "page": {"transformers", "torch"},
 }
 
 

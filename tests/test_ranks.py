@@ -17,7 +17,7 @@ from qkprism import QKPrismError
 from qkprism.heads import Head
 from qkprism.packing import bytes_of, values_of
 from qkprism.ranks import ALONE, Ranks, added, exchanged, failing_together, in_turn, ranks
-from qkprism.runs import read_manifest
+from qkprism.runs.folder import read_manifest
 from test_intervene import load
 from test_pipeline import contrast
 from tiny import tiny
@@ -173,7 +173,7 @@ def decompose(count, place, save, *options, more=()):
 
 
 OFTEN = [  # a checkpoint after every chunk of 32 examples
-    "from qkprism import store",
+    "from qkprism.runs import store",
     "from qkprism.capture import streaming",
     "streaming.CHUNK['cpu'] = 32",
     "store.EVERY, store.MOST = 0.0, 0",

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from qkprism import QKPrismError
-from qkprism.files import part_of, write_text
-from qkprism.runs import MANIFEST, check_place, read_manifest, read_run, remove_run, write_run
-from qkprism.store import check_study
+from qkprism.runs.files import part_of, write_text
+from qkprism.runs.folder import MANIFEST, check_place, read_manifest, read_run, remove_run, write_run
+from qkprism.runs.store import check_study
 from qkprism.toy.studying import _check_place as check_toy
 
 MINE = [".gitignore", ".env", ".x.part", ".manifest.json.ab12", "notes.txt", "weights-202401011200.safetensors"]
@@ -49,7 +49,7 @@ def test_write_run__removes_what_the_former_run_and_killed_processes_left(tmp_pa
     run = write(tmp_path / "run")
     former = read_files(run)
     script = """
-        import itertools, os, signal, sys, torch, qkprism.files as files, qkprism.runs as runs
+        import itertools, os, signal, sys, torch, qkprism.runs.files as files, qkprism.runs.folder as runs
         def killed(*_): os.kill(os.getpid(), signal.SIGKILL)
         for place, when in itertools.product(sys.argv[1:], ("tensors", "manifest", "text")):
             if child := os.fork():

@@ -5,11 +5,12 @@ import json
 import pytest
 import torch
 
-from qkprism import QKPrismError, sharing
-from qkprism.catalogue import damages
-from qkprism.runs import read_run, write_run
-from qkprism.sharing import card, pull, push, shared_files
-from qkprism.store import Parts
+from qkprism import QKPrismError
+from qkprism.runs import sharing
+from qkprism.runs.catalogue import damages
+from qkprism.runs.folder import read_run, write_run
+from qkprism.runs.sharing import card, pull, push, shared_files
+from qkprism.runs.store import Parts
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ N = 40
 def no_collection():
     """A tiny model leaves nothing to give back to the system, and looking for it takes longer than all else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qkprism.store.give_back", lambda: None)
+        patch.setattr("qkprism.runs.store.give_back", lambda: None)
         yield
 
 

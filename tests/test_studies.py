@@ -15,10 +15,11 @@ import torch
 import qkprism as qk
 import studied
 from mailed import answer_in, said_in
-from qkprism import QKPrismError, cli, store
+from qkprism import QKPrismError, cli
 from qkprism.contrasts.words import words
 from qkprism.results.scores import MEASURES, HeadScores
-from qkprism.store import Parts
+from qkprism.runs import store
+from qkprism.runs.store import Parts
 from qkprism.studies import BindingStudy, binding_claims, compare, study_binding
 from qkprism.studies import binding as studies
 from qkprism.studies.binding_claims import comparison

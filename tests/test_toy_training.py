@@ -6,8 +6,9 @@ import json
 import pytest
 import torch
 
-from qkprism import QKPrismError, store
-from qkprism.runs import read_run, write_run
+from qkprism import QKPrismError
+from qkprism.runs import store
+from qkprism.runs.folder import read_run, write_run
 from qkprism.toy import studying
 from qkprism.toy.cells import Cell, few_cells, paper_grid, untrained
 from qkprism.toy.contrasts import Sampling

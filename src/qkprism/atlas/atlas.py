@@ -21,7 +21,7 @@ from qkprism.atlas.sums import KINDS, LayerSums, by_layer
 from qkprism.core.row_split import MatchDirections
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
-from qkprism.runs import of_another_version, read_run, write_run
+from qkprism.runs.folder import of_another_version, read_run, write_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,6 @@ from qkprism.core.row_split import PARTS, REST
 from qkprism.core.rows import cap
 from qkprism.core.variation import variation_of, without_first
 from qkprism.errors import QKPrismError
-from qkprism.files import path_of
 from qkprism.heads import Head, HeadLike, all_heads, check_heads
 from qkprism.models.calls import AttentionCall
 from qkprism.models.encoding import encode_text
@@ -35,7 +34,8 @@ from qkprism.models.places import atlas_folder
 from qkprism.models.rotation import Rotation
 from qkprism.options import choice, show, whole_number
 from qkprism.results.features import Features
-from qkprism.runs import MANIFEST, is_run
+from qkprism.runs.files import path_of
+from qkprism.runs.folder import MANIFEST, is_run
 from qkprism.studies.shelf_result import Shelf
 
 TokenName = int | str

@@ -27,8 +27,8 @@ from torch import Tensor
 from qkprism.atlas.rows import STAGES
 from qkprism.core.row_split import PARTS, REST
 from qkprism.errors import QKPrismError
-from qkprism.files import write_text
 from qkprism.heads import Head, HeadLike
+from qkprism.runs.files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

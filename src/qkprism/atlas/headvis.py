@@ -20,7 +20,6 @@ from torch import Tensor
 from qkprism.atlas import headvis_data as data
 from qkprism.atlas.survey import windows_for
 from qkprism.errors import QKPrismError
-from qkprism.files import path_of, whole_folder
 from qkprism.heads import Head, HeadLike, check_heads
 from qkprism.models.calls import AttentionCall
 from qkprism.models.model import Model
@@ -28,6 +27,7 @@ from qkprism.options import whole_number
 from qkprism.progress import bar
 from qkprism.results.features import Features
 from qkprism.results.projections import principal_components
+from qkprism.runs.files import path_of, whole_folder
 
 TOP, LEAST, POINTS = 8, 0.005, 8  # arcs a row, attention that is kept, pairs a text in the clouds
 SIDES = ("Q", "K", "O", "V")

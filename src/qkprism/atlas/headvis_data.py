@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qkprism.files import write_text
 from qkprism.heads import Head
+from qkprism.runs.files import write_text
 
 INTERVALS, SAMPLES, DIGITS = 10, 20, 4
 EDGES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)  # tokens between query and key

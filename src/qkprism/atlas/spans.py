@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from qkprism.files import path_of
 from qkprism.heads import Head
 from qkprism.models.model import Model
 from qkprism.results.features import Features
+from qkprism.runs.files import path_of
 from qkprism.studies.shelf_result import RIGHT, TABLE, Shelf
 from qkprism.subspaces.spaces import Spaces, basis_of
 from qkprism.verbs.inputs import check_features

@@ -21,7 +21,6 @@ from qkprism.atlas.sums import Kinds, LayerSums, add_call, by_layer, empty_sums
 from qkprism.atlas.windows import SHORTEST, WindowBatch, Windows, cut, documents_of, written_by
 from qkprism.capture.model_source import versions
 from qkprism.errors import QKPrismError
-from qkprism.files import path_of
 from qkprism.heads import Head
 from qkprism.memory import give_back
 from qkprism.models.calls import AttentionCall
@@ -31,7 +30,8 @@ from qkprism.models.rotation import Rotation, Slices
 from qkprism.options import checked_seed, finite, whole_number
 from qkprism.progress import bar
 from qkprism.ranks import added, exchanged, failing_together, of_first, ranks
-from qkprism.store import Unfinished
+from qkprism.runs.files import path_of
+from qkprism.runs.store import Unfinished
 
 TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
 WARM = 4  # windows from which the centre of the covariances is taken

@@ -21,9 +21,9 @@ from transformers import PreTrainedTokenizerBase
 
 from qkprism.contrasts.markup import check_unicode
 from qkprism.errors import QKPrismError
-from qkprism.files import path_of
 from qkprism.models.model import Model
 from qkprism.options import show
+from qkprism.runs.files import path_of
 
 Place = str | os.PathLike[str]
 SHORTEST = 16  # tokens of a window

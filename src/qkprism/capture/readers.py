@@ -26,7 +26,7 @@ from qkprism.models.encoding import EncodedExample, EncodedText
 from qkprism.models.model import Model
 from qkprism.options import Frame
 from qkprism.progress import bar
-from qkprism.store import Unfinished, job_digest
+from qkprism.runs.store import Unfinished, job_digest
 
 MOST_TEXTS = 16  # that are run as one example
 

@@ -26,8 +26,8 @@ from qkprism.notes import Note
 from qkprism.options import Reading
 from qkprism.progress import Progress
 from qkprism.ranks import Ranks, added, exchanged, failing_together, ranks, wait
-from qkprism.runs import Tensors
-from qkprism.store import Files, Unfinished, packed, unpacked
+from qkprism.runs.folder import Tensors
+from qkprism.runs.store import Files, Unfinished, packed, unpacked
 
 if TYPE_CHECKING:
     from qkprism.capture.vector_source import VectorSource

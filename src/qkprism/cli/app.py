@@ -180,7 +180,7 @@ ModelOption = Annotated[str, typer.Option("--model", "-m", help="Hub name, folde
 DtypeOption = Annotated[str | None, typer.Option(help=f"{either(DTYPES)}; the device's best if not given.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; the best there is if not given.")]
 DeviceMapOption = Annotated[str | None, typer.Option(help="auto: over all devices; tp: heads over processes.")]
-LimitOption = Annotated[int | None, typer.Option(help="Use the first N examples only.", min=1)]
+LimitOption = Annotated[int | None, typer.Option("--limit", "-n", help="Use the first N examples only.", min=1)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 ContrastArgument = Annotated[
     str,
@@ -195,7 +195,9 @@ ContrastsArgument = Annotated[
     typer.Argument(help="One or more contrasts: files, -, templates or names of the shelf.", show_default=False),
 ]
 RunArgument = Annotated[Path, typer.Argument(help="A run folder of features.", show_default=False)]
-HeadsOption = Annotated[str | None, typer.Option("--heads", help="Heads such as L18H6,L21H7; all by default.")]
+HeadsOption = Annotated[
+    str | None, typer.Option("--heads", "--head", help="Heads such as L18H6,L21H7; all by default.")
+]
 TokenOption = Annotated[str, typer.Option(help=f"Which token of a span: {either(TOKENS)}.")]
 ChatOption = Annotated[bool, typer.Option("--chat", help="Put texts into the model's chat template.")]
 SaveOption = Annotated[Path | None, typer.Option(help="Write a run folder with a report.html; if killed, it goes on.")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qkprism.cli.app import JsonOption, SaveOption, app
+from qkprism.cli.app import HeadsOption, JsonOption, SaveOption, app
 from qkprism.cli.inputs import Loading, check_folders, check_text, check_there, checkpoint_of, heads_named, place_for
 from qkprism.cli.printing import print_item, print_json, print_sentences, print_table
 from qkprism.cli.reports import write_page
@@ -75,7 +75,7 @@ def _surveyed(loading: Loading, save: Path | None, texts: list[Path] | None, **o
     """Survey a model; an atlas that is not saved elsewhere is kept for `explain`."""
     import qkprism as qk
     from qkprism.atlas.explain import cached_atlas
-    from qkprism.runs import remove_run
+    from qkprism.runs.folder import remove_run
 
     loaded = loading.load()
     checkpoint = checkpoint_of(save)
@@ -106,7 +106,7 @@ def explain(
     loading: Loading,
     query: Annotated[str | None, typer.Option(help="The token that attends: text or number; else the last.")] = None,
     key: Annotated[str | None, typer.Option(help="The token attended to: text or number; else the strongest.")] = None,
-    head: Annotated[str | None, typer.Option(help="Heads such as L18H6,L21H7; all by default.")] = None,
+    chosen: HeadsOption = None,
     atlas: Annotated[Path | None, typer.Option(help="A run folder of `qkprism atlas`; else the one kept.")] = None,
     features: FeaturesOption = None,
     top: Annotated[int, typer.Option(help="How many edges to tell.", min=1)] = 8,
@@ -114,7 +114,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Why do heads attend there? Any text, in parts that add up, strongest edges first."""
-    heads = heads_named(head)
+    heads = heads_named(chosen)
     check_text(text)
     if save is not None and save.is_dir():
         raise QKPrismError(f"{save} is a folder. Give a file for the page, such as {save / 'why.html'}.")

@@ -169,7 +169,7 @@ def shelf(
     loading = Loading(model, dtype, device, device_map)
     checked_seed(seed)
     import qkprism as qk
-    from qkprism.files import write_text
+    from qkprism.runs.files import write_text
 
     SETTINGS.hold(save)
     found = qk.run_shelf(loading.load(), save, contrasts=chosen, n=n, seed=seed)

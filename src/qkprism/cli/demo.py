@@ -11,7 +11,7 @@ from qkprism.cli.app import app
 from qkprism.cli.inputs import Loading
 from qkprism.cli.printing import print_item
 from qkprism.cli.reports import keep_and_write
-from qkprism.files import path_of
+from qkprism.runs.files import path_of
 
 TASK = "coreference"
 HEADS, SEARCHED, EXAMPLES, SHOWN = 4, 80, 300, 24

@@ -81,7 +81,7 @@ def _machine() -> Iterator[Fact]:
 
 
 def _memory() -> str:
-    from qkprism.catalogue import told_size
+    from qkprism.runs.catalogue import told_size
 
     try:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -92,8 +92,8 @@ def _memory() -> str:
 
 
 def _models() -> Iterator[Fact]:
-    from qkprism.catalogue import told_size
     from qkprism.models.places import DEFAULT_MODEL, cache_folder, hub_answers, hub_cache, packaged_gguf
+    from qkprism.runs.catalogue import told_size
 
     place = cache_folder()
     above = next(one for one in (place, *place.parents) if one.is_dir())

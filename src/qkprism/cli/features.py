@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,7 +38,6 @@ from qkprism.cli.reports import keep_and_write, write_page
 from qkprism.cli.settings import SETTINGS
 from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
-from qkprism.files import check_figure_name
 from qkprism.options import (
     CENTERS,
     FRAMES,
@@ -56,6 +55,11 @@ from qkprism.options import (
     either,
 )
 from qkprism.progress import part
+from qkprism.runs.files import check_figure_name
+
+if TYPE_CHECKING:
+    from qkprism.contrasts.sources import Resolved
+    from qkprism.results.scores import HeadScores
 
 SHOWN = 64  # texts that are kept with a run
 
@@ -138,7 +142,7 @@ def decompose(
     check_sources(contrasts, "contrast")
     SETTINGS.hold(save)
     import qkprism as qk
-    from qkprism.runs import remove_run
+    from qkprism.runs.folder import remove_run
 
     found = fitting_contrasts(encoding, contrasts, "contrast", loading.name, limit)
     frame: Any = rope or _shared(contrasts, [one.frame for one in found], "frame", "--rope")
@@ -161,7 +165,7 @@ def decompose(
         seen = fitting_contrasts(encoding, contrasts[:1], "test", loading.name, SHOWN)[0].contrast
         report = keep_and_write(loaded, save, texts=seen, scores=scores)
         remove_run(kept)
-    _show(features, as_json)
+    _show(features, as_json, scores)
     if report and not as_json:
         typer.echo(f"Run folder: {save}\nReport:     {report}")
 
@@ -171,8 +175,11 @@ def show(run: RunArgument, as_json: JsonOption = False) -> None:
     """Show the features of a run folder again, without the model."""
     check_run(run, "features")
     from qkprism.results.features import Features
+    from qkprism.results.scores import HeadScores
+    from qkprism.runs.catalogue import SCORES
 
-    _show(Features.load(run), as_json)
+    kept = run / SCORES
+    _show(Features.load(run), as_json, HeadScores.load(kept.parent) if kept.is_file() else None)
 
 
 @app.command(
@@ -202,14 +209,14 @@ def intervene(
     check_run(run, "features")
     SETTINGS.hold(save)
     import qkprism as qk
-    from qkprism.runs import remove_run
+    from qkprism.runs.folder import remove_run
 
     features = qk.Features.load(run)
-    examples = fitting_contrasts(features.encoding, [contrast], "test", loading.name, limit)[0].contrast
+    tested = fitting_contrasts(features.encoding, [contrast], "test", loading.name, limit)[0]
     kept = checkpoint_of(save)
     effects = qk.intervene(
         loading.load(),
-        examples,
+        tested.contrast,
         features,
         heads=heads,
         outcome=where,
@@ -220,7 +227,7 @@ def intervene(
     if as_json:
         print_json({"effects": effects.to_frame().to_dict("records"), "verdict": effects.verdict()})
     else:
-        _show_effects(effects)
+        _show_effects(effects, features, tested)
     if save is not None and kept is not None:
         report = write_page(effects.save(save))
         remove_run(kept)
@@ -228,15 +235,29 @@ def intervene(
             typer.echo(f"Run folder: {save}\nReport:     {report}")
 
 
-def _show_effects(effects: Any) -> None:
-    frame = effects.to_frame()
-    shown = ["head", "feature", "method", "control", "rank", *effects.measures]
-    title = f"{effects.title}, {int(effects.n[0])} examples"
-    print_table(frame[frame.target == "given"], shown, title)
-    for sentence in effects.verdict():
-        typer.echo(sentence)
+def _show_effects(effects: Any, features: Any, tested: Resolved) -> None:
+    """The verdict first, by one method of editing; with --wide those by all methods, and the table of every edit."""
+    from qkprism.subspaces.comparison import left_out
+
+    words = " with words that are held out for the test" if tested.held_out else ""
+    print_sentences([f"Two keys swapped in the subspace of each feature, in {int(effects.n[0])} examples{words}."])
+    for sentence in effects.verdict(methods=None if SETTINGS.wide else effects.methods[:1]):
+        print_sentences([sentence])
+    detail = left_out(features, None)
     for note in effects.notes:
-        typer.echo(f"Note: {note}")
+        if note not in detail:
+            print_sentences([f"Note: {note}"])
+        elif SETTINGS.wide:
+            named = f" Decompose {' or '.join(tested.twins)}, which has twins." if tested.twins else ""
+            print_sentences([f"Note: {note}{named}"])
+    if SETTINGS.wide:
+        frame = effects.to_frame()
+        shown = ["head", "feature", "method", "control", "rank", *effects.measures]
+        print_table(frame[frame.target == "given"], shown, "Every edit: the measures are of what is there after it")
+    else:
+        several = len(effects.methods) > 1
+        methods = f", and those by the other methods ({', '.join(effects.methods[1:])})" if several else ""
+        typer.echo(f"Every edit beside its controls{methods}: --wide.")
 
 
 @app.command(
@@ -247,6 +268,9 @@ def attribute(
     text: Annotated[str, typer.Argument(help="A text; its query is the last token unless marked [?so].")],
     loading: Loading,
     head: Annotated[str | None, typer.Argument(help="A head such as L18H6; not needed if the run has one.")] = None,
+    named: Annotated[
+        str | None, typer.Option("--head", "--heads", help="The same as an option.", show_default=False)
+    ] = None,
     method: Annotated[
         str | None, typer.Option(help="oblique, sequential (the paper's), shapley, both or conditional.")
     ] = None,
@@ -259,7 +283,11 @@ def attribute(
         choice(method, SPLITS, "a method of attribution")
     if save is not None:
         check_figure_name(save)
-    chosen = heads_named(head)
+    if head is not None and named is not None:
+        raise QKPrismError("Give the head once: after the text, or with --head.")
+    chosen = heads_named(head or named)
+    if chosen is not None and len(chosen) > 1:
+        raise QKPrismError(f"{head or named} are {len(chosen)} heads. `attribute` splits the logits of one; give one.")
     check_text(text)
     check_run(run, "features")
     import qkprism as qk
@@ -280,21 +308,27 @@ def attribute(
         typer.echo(f"Figure: {save_figure(why.plot(), save).resolve()}", err=as_json)
 
 
-def _show(features: Any, as_json: bool) -> None:
-    from qkprism.results.words import features_in_words
+def _show(features: Any, as_json: bool, scores: HeadScores | None = None) -> None:
+    """Features with what their heads look at, where heads were looked for."""
+    from qkprism.results.words import features_in_words, hardly_attending
     from qkprism.subspaces.modulation import interactions_in_words
 
-    frame = features.to_frame()
+    frame, looks = features.to_frame(), ["accuracy", "attention_positive"]
+    if scores is not None:
+        looked = scores.to_frame().set_index("head")
+        frame = frame.assign(**{name: frame["head"].astype(str).map(looked[name]) for name in looks})
     if as_json:
         counts = {name: found._asdict() for name, found in features.count_found().items()}
         body = {"provenance": dict(features.provenance), "found": counts, "features": frame.to_dict("records")}
         print_json(body)
         return
-    shown = ["feature", "head", "rank", "rank_heldout", "rank_energy", "t", "q", "logit_gap", "logit_gap_error"]
-    shown += ["salience_energy", "key_agreement", "n"]
+    shown = ["feature", "head", "rank", "rank_heldout", "t", "q", *(looks if scores is not None else ())]
+    shown += ["logit_gap", "logit_gap_error", "rank_energy", "salience_energy", "key_agreement", "n"]
     best = frame.sort_values(["q", "t"], ascending=[True, False])
     title = f"{len(frame)} features in {features.provenance.get('model', 'vectors')}, strongest evidence first"
     print_sentences(features_in_words(features, interactions_in_words(features)))
+    if scores is not None and (few := hardly_attending(scores, [head for head in scores if head in features.heads])):
+        print_sentences(few)
     print_table(best.head(30), shown, title)
     for note in features.notes:
         typer.echo(f"Note: {note}")

@@ -69,7 +69,11 @@ class Loading:
     def load(self) -> Model:
         import qkprism as qk
 
-        return qk.load(self.name, dtype=self.dtype, device=self.device, device_map=self.device_map)
+        options: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "device_map": self.device_map}
+        loaded = qk.load(self.name, **options, quiet=True)
+        if self.dtype is None or (self.device is None and self.device_map is None):
+            say(f"{loaded.in_words()} (change with --device, --dtype)")
+        return loaded
 
 
 def source_named(name: str) -> str:
@@ -108,7 +112,7 @@ def heads_named(text: str | None) -> list[Head] | None:
 
 def place_for(folder: Path | None, kind: str) -> Path | None:
     """Where a run is saved, if it can be."""
-    from qkprism.runs import check_place
+    from qkprism.runs.folder import check_place
 
     return None if folder is None else check_place(folder.resolve(), kind)
 
@@ -133,7 +137,7 @@ def check_folders(places: Iterable[Path]) -> None:
 
 def check_run(folder: Path, kind: str) -> None:
     """Say what is wrong with a run folder's manifest before a library is imported."""
-    from qkprism.runs import read_manifest
+    from qkprism.runs.folder import read_manifest
 
     if (found := read_manifest(folder)["kind"]) != kind:
         raise QKPrismError(f"{folder} is a run of kind {found!r}, not {kind!r}.")

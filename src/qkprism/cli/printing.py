@@ -149,7 +149,7 @@ def _length(text: str) -> int:
 
 
 def print_json(body: dict[str, Any]) -> None:
-    from qkprism.runs import json_value
+    from qkprism.runs.folder import json_value
 
     typer.echo(json.dumps(json_value(body), indent=1, allow_nan=False))
 

@@ -110,8 +110,8 @@ def keep_and_write(
     prompts: Sequence[Text] = (),
 ) -> Path:
     """Put texts and scores beside a run, keep what the page shows of prompts, then write it in the run's folder."""
-    from qkprism.catalogue import SCORES, TEXTS, written_beside
     from qkprism.explorer.keep import keep
+    from qkprism.runs.catalogue import SCORES, TEXTS, written_beside
 
     beside, place = written_beside(folder), folder / TEXTS
     if texts is not None and (TEXTS in beside or not place.exists() or _holds(place, texts)):  # no file of one's own

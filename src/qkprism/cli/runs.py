@@ -33,7 +33,7 @@ def list_runs(
     folder: Annotated[Path, typer.Argument(help="Where runs were saved.")] = Path("runs"), as_json: JsonOption = False
 ) -> None:
     """List the runs below a folder: what, model, when, size, finished or how far."""
-    from qkprism.catalogue import runs_below
+    from qkprism.runs.catalogue import runs_below
 
     rows = [entry.row(folder) for entry in runs_below(folder)]
     if as_json:
@@ -48,8 +48,8 @@ def list_runs(
 @runs.command("show", epilog="Example:  qkprism runs show runs/induction")
 def show_run(run: RunFolder, as_json: JsonOption = False) -> None:
     """Show what a run says of itself: its kind, choices, model and versions."""
-    from qkprism.catalogue import choices_of, entry_of
-    from qkprism.runs import read_manifest
+    from qkprism.runs.catalogue import choices_of, entry_of
+    from qkprism.runs.folder import read_manifest
 
     body = read_manifest(run)
     if as_json:
@@ -63,7 +63,7 @@ def show_run(run: RunFolder, as_json: JsonOption = False) -> None:
 @runs.command("verify", epilog="Example:  qkprism runs verify runs/induction")
 def verify(run: RunFolder, as_json: JsonOption = False) -> None:
     """Read every file of a run again and compare it with what was written; exit code 1 if one differs."""
-    from qkprism.catalogue import damages
+    from qkprism.runs.catalogue import damages
 
     checked, wrong = damages(run)
     if as_json:
@@ -79,7 +79,7 @@ def verify(run: RunFolder, as_json: JsonOption = False) -> None:
 @runs.command("compare", epilog="Example:  qkprism runs compare runs/first runs/second")
 def compare_runs(first: RunFolder, second: RunFolder, as_json: JsonOption = False) -> None:
     """Show the choices and results in which two runs differ; exit code 1 if there are any."""
-    from qkprism.catalogue import differences
+    from qkprism.runs.catalogue import differences
 
     rows = differences(first, second)
     if as_json:
@@ -98,7 +98,7 @@ def delete_run(
     run: RunFolder, yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False
 ) -> None:
     """Delete a run: only files that qkprism wrote, and the folder if nothing else is in it."""
-    from qkprism.catalogue import delete, entry_of, told_size
+    from qkprism.runs.catalogue import delete, entry_of, told_size
 
     if not yes and not typer.confirm(f"Delete {run} ({told_size(entry_of(run).size)})?"):
         typer.echo("Nothing was deleted.")
@@ -115,7 +115,7 @@ def push_run(
     to: Annotated[str, typer.Argument(help="A new folder, or hf://owner/name on the Hugging Face Hub.")],
 ) -> None:
     """Copy a run or a study to a folder or to the Hub: JSON and safetensors alone, checked, with a card."""
-    from qkprism.sharing import push
+    from qkprism.runs.sharing import push
 
     typer.echo(f"Pushed: {push(run, to)}")
 
@@ -126,6 +126,6 @@ def pull_run(
     folder: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
 ) -> None:
     """Copy a run or a study from a folder or from the Hub, and check every file of it."""
-    from qkprism.sharing import pull
+    from qkprism.runs.sharing import pull
 
     typer.echo(f"Pulled: {pull(source, folder)}")

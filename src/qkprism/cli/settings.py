@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qkprism import progress
 from qkprism.errors import QKPrismError
-from qkprism.locks import locked
+from qkprism.runs.locks import locked
 
 
 @dataclass

@@ -38,8 +38,8 @@ from qkprism.contrasts.examples import (
 from qkprism.contrasts.markup import SIDES, check_string, check_unicode, chip, marked_html
 from qkprism.contrasts.tables import TABLES, is_dataset, table_rows
 from qkprism.errors import QKPrismError
-from qkprism.files import path_of, whole_file, writing
 from qkprism.options import show
+from qkprism.runs.files import path_of, whole_file, writing
 
 LARGE = 2**25  # bytes of a file whose examples are not kept in memory
 _METADATA_FIELDS = ("contrast", "description")

@@ -24,13 +24,19 @@ FILES = (".jsonl", ".json", *TABLES)
 
 @dataclass(frozen=True)
 class Resolved:
-    """A contrast, how its texts are to be run, and what was left out when it was drawn."""
+    """A contrast, how its texts are to be run, and what was left out when it was drawn.
+
+    held_out   whether its words are those that a template keeps for the test
+    twins      the names by which the template has it with twins, such as `my.toml:order`
+    """
 
     contrast: Contrast
     frame: Frame = "post"
     center: Center | None = None
     chat: Chat | None = None
     notes: tuple[str, ...] = ()
+    held_out: bool = False
+    twins: tuple[str, ...] = ()
 
 
 def is_template(name: str | os.PathLike[str]) -> bool:
@@ -67,7 +73,9 @@ def resolve(
         can = f"it has {', '.join(drawn.template.twins)}" if drawn.template.twins else "it has none"
         raise QKPrismError(f"{stem} has no twins of {variable!r}; {can}.")
     contrast = drawn.contrasts[variable] if variable and part == "contrast" else getattr(drawn, part)
-    return Resolved(contrast, drawn.frame, drawn.center, drawn.chat, drawn.notes)
+    held_out = part == "test" and bool({*drawn.held_out} - {*drawn.template.shared})
+    twins = tuple(f"{stem}:{one}" for one in drawn.template.twins)
+    return Resolved(contrast, drawn.frame, drawn.center, drawn.chat, drawn.notes, held_out, twins)
 
 
 def _task(name: str, part: TaskPart, tokenizer: Tokenizer | None, limit: int | None, seed: int) -> Task:

@@ -47,7 +47,7 @@ from qkprism.options import Frame, whole_number
 from qkprism.progress import listening
 from qkprism.results.features import Features
 from qkprism.results.projections import require_umap
-from qkprism.runs import is_run
+from qkprism.runs.folder import is_run
 from qkprism.verbs.inputs import heads_with_features
 
 Asked = tuple[str, int | None, str | None]  # a text, its query, how features share

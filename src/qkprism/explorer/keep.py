@@ -10,7 +10,6 @@ from typing import Any
 
 from qkprism.atlas.atlas import Atlas
 from qkprism.atlas.explain import cached_atlas, explain
-from qkprism.catalogue import written_beside
 from qkprism.contrasts import Text
 from qkprism.errors import QKPrismError
 from qkprism.explorer.desk import Desk
@@ -20,7 +19,8 @@ from qkprism.explorer.opening import OpenRun, open_run
 from qkprism.models.model import Model
 from qkprism.progress import say
 from qkprism.results.features import Features
-from qkprism.runs import is_run
+from qkprism.runs.catalogue import written_beside
+from qkprism.runs.folder import is_run
 
 EDGES = 12  # of a prompt
 SEEN = 4  # features

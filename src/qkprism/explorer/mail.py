@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qkprism.catalogue import KEPT
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import FORMAT, dumps, edge_answer, explanation_answer, row_answer, start_of
 from qkprism.explorer.assets import one_page
-from qkprism.files import file_digest, write_bytes
 from qkprism.ranks import of_first
+from qkprism.runs.catalogue import KEPT
+from qkprism.runs.files import file_digest, write_bytes
 
 if TYPE_CHECKING:
     from qkprism.atlas.explanation import Explanation

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qkprism.catalogue import choices_of, entry_of, is_run
 from qkprism.contrasts import Contrast, Text
 from qkprism.controls import EVIDENCE, WEAK, Control
 from qkprism.errors import QKPrismError
@@ -28,7 +27,8 @@ from qkprism.results.interaction import Interactions
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
 from qkprism.results.words import effects_in_words, features_in_words, heads_in_words
-from qkprism.runs import MANIFEST, read_manifest
+from qkprism.runs.catalogue import choices_of, entry_of, is_run
+from qkprism.runs.folder import MANIFEST, read_manifest
 from qkprism.studies.shelf_result import Shelf
 from qkprism.subspaces.modulation import interactions_in_words
 

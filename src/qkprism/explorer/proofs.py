@@ -17,7 +17,7 @@ from qkprism.heads import Head
 from qkprism.results.effects import Effects, Entry
 from qkprism.results.projections import Projections
 from qkprism.results.validation import TruthCheck, Validation
-from qkprism.runs import MANIFEST
+from qkprism.runs.folder import MANIFEST
 
 Proof = Effects | Validation | Projections
 LOADERS: Mapping[str, Callable[[Path], Proof]] = {

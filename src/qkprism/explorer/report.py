@@ -16,10 +16,10 @@ from qkprism.errors import QKPrismError
 from qkprism.explorer.library import ATLAS, COVERAGE, STORED, Library
 from qkprism.explorer.mail import KeptAnswer, mailed_page
 from qkprism.explorer.opening import OpenRun, open_run, opened, short_name
-from qkprism.files import write_text
 from qkprism.models.places import atlas_folder
 from qkprism.results.features import Features
-from qkprism.runs import MANIFEST, is_run, read_manifest
+from qkprism.runs.files import write_text
+from qkprism.runs.folder import MANIFEST, is_run, read_manifest
 
 CLOUDS = 3  # of each set of features
 Run = str | os.PathLike[str] | Any  # a folder, or a result

@@ -12,7 +12,7 @@ from qkprism.errors import QKPrismError
 from qkprism.figures.filter import filter_drawings
 from qkprism.figures.toy import toy_drawings
 from qkprism.findings import findings
-from qkprism.store import STUDY, read_study
+from qkprism.runs.store import STUDY, read_study
 from qkprism.studies import binding_claims, binding_figures, filter_claims
 from qkprism.studies.binding_study import BindingStudy, folder_of
 from qkprism.studies.filter import FilterStudy

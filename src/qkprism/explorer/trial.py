@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qkprism.catalogue import SCORES
 from qkprism.errors import QKPrismError
 from qkprism.explorer.answers import number
 from qkprism.explorer.draft import Draft
 from qkprism.explorer.jobs import Errand
 from qkprism.explorer.mail import write_kept
-from qkprism.files import is_unused, path_of, write_text
 from qkprism.models.model import Model
 from qkprism.options import whole_number
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
+from qkprism.runs.catalogue import SCORES
+from qkprism.runs.files import is_unused, path_of, write_text
 from qkprism.verbs.decompose import Recipe, decompose
 from qkprism.verbs.find_heads import find_heads
 

@@ -16,8 +16,8 @@ from plotly.offline import get_plotlyjs
 
 from qkprism.errors import QKPrismError
 from qkprism.figures.theme import CONFIG
-from qkprism.files import check_figure_name, write_bytes, write_text
 from qkprism.progress import bar
+from qkprism.runs.files import check_figure_name, write_bytes, write_text
 
 LIST = "figures.json"  # the names of the figures in a folder
 Script = Literal["inline", "cdn", "directory"]

@@ -33,7 +33,6 @@ from transformers import (
 )
 
 from qkprism.errors import QKPrismError
-from qkprism.files import part_of
 from qkprism.models.devices import Machine, place
 from qkprism.models.model import Model
 from qkprism.models.places import DEFAULT_MODEL, PACKAGES, check_name, converted_folder, hub_options, packaged_gguf
@@ -41,6 +40,7 @@ from qkprism.models.split import check_heads, load_split, processes_of_model
 from qkprism.options import show
 from qkprism.progress import SPEECH, say
 from qkprism.ranks import hold_together
+from qkprism.runs.files import part_of
 
 Loaded = tuple[PreTrainedModel, Any]
 
@@ -99,7 +99,7 @@ def load(
         hf = _complete(hf, report, str(model))
     loaded = Model.wrap(hf.eval(), tokenizer, name=name, revision=revision, probe=probe)
     if not quiet and (dtype is None or (device is None and device_map is None)):
-        say(f"{loaded} (`device`, `device_map` and `dtype` overrule)")
+        say(f"{loaded.in_words()} (change with device=, dtype=)")
     return loaded
 
 

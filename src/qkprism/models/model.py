@@ -67,9 +67,13 @@ class Model:
         return cls(hf, tokenizer, name, revision, survey(hf, probe))
 
     def __repr__(self) -> str:
+        return f"Model({self.in_words().replace(' layers', ' attention layers', 1)})"
+
+    def in_words(self) -> str:
+        """The name, the size, and how and where it is loaded."""
         heads = " or ".join(map(str, sorted(set(self.heads_per_layer.values()))))
-        size = f"{len(self.layers)} attention layers x {heads} heads"
-        return f"Model({self.name}: {size}, {str(self.dtype).removeprefix('torch.')} on {self.device})"
+        size = f"{len(self.layers)} layers x {heads} heads"
+        return f"{self.name}: {size}, {str(self.dtype).removeprefix('torch.')} on {self.device}"
 
     @property
     def device(self) -> torch.device:

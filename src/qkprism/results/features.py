@@ -27,7 +27,7 @@ from qkprism.encoding import Encoding
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.options import METRICS, Center, Rank, choice
-from qkprism.runs import of_another_version, read_run, write_run
+from qkprism.runs.folder import of_another_version, read_run, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qkprism.core.feature import Frozen
 from qkprism.heads import Head, is_name
-from qkprism.runs import of_another_version, read_run, write_run
+from qkprism.runs.folder import of_another_version, read_run, write_run
 
 if TYPE_CHECKING:
     import pandas as pd

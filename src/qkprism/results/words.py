@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from qkprism.controls import BY_NAME
 from qkprism.core.projectors import STRETCHED
-from qkprism.results.effects import GIVEN
+from qkprism.results.effects import GIVEN, HARDLY, small_share, told_gain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from qkprism.heads import Head
     from qkprism.results.effects import Effects
     from qkprism.results.features import Features
     from qkprism.results.scores import HeadScores
@@ -45,7 +46,22 @@ def heads_in_words(scores: HeadScores) -> list[str]:
     elif others := [row["head"] for row in found if row["head"] != best["head"]]:
         rest = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
         told.append(f"Next come {', '.join(others[:NAMED])}{rest}.")
+    told += hardly_attending(scores, scores.heads[:1])
     return [*told, "This says where heads look, not what they go by: that is `qkprism decompose`."]
+
+
+def hardly_attending(scores: HeadScores, heads: Iterable[Head]) -> list[str]:
+    """A sentence on those of some heads that hardly attend to positive keys, however often they prefer them."""
+    share = dict(zip(scores.heads, scores.values["attention_positive"].tolist(), strict=True))
+    few = [f"{head} ({small_share(share[head])})" for head in heads if share[head] < HARDLY]
+    if not few:
+        return []
+    more = f" and {len(few) - NAMED} more heads" if len(few) > NAMED else ""
+    verb = "gives" if len(few) == 1 else "give"
+    return [
+        f"{', '.join(few[:NAMED])}{more} {verb} positive keys less than {HARDLY:.0%} of the attention: accuracy is "
+        "only about the marked keys, so what is found there hardly matters to the head."
+    ]
 
 
 def features_in_words(features: Features, varying: Sequence[str] = ()) -> list[str]:
@@ -87,6 +103,6 @@ def effects_in_words(effects: Effects) -> list[str]:
             for key in [(name, control)]
         }
         beaten = ", ".join(f"{title} in {count}" for title, count in won.items())
-        moved = f"{name} moves most in {best} ({effects.compared.replace('_', ' ')} {gain:+.2f} ± {error:.2f})"
-        told.append(moved + (f" and beats {beaten} of {len(effects.heads)} heads." if beaten else "."))
+        moved = f"{name} moves most in {best}, where it {told_gain(effects.compared, f'{gain:+.2f} ± {error:.2f}')}"
+        told.append(moved + (f", and beats {beaten} of {len(effects.heads)} heads." if beaten else "."))
     return [*told, "To move more than a random subspace is no evidence: noise does too."]

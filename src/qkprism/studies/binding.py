@@ -30,8 +30,8 @@ from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
-from qkprism.runs import json_value
-from qkprism.store import Parts, Unfinished, check_study, read_study
+from qkprism.runs.folder import json_value
+from qkprism.runs.store import Parts, Unfinished, check_study, read_study
 from qkprism.studies.binding_prompts import BindingPrompts, binding_prompts
 from qkprism.studies.binding_study import (
     CONTRASTS,

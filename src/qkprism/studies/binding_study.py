@@ -18,7 +18,7 @@ from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
 from qkprism.results.stored import Result
 from qkprism.results.validation import Validation
-from qkprism.store import load_part, read_finished
+from qkprism.runs.store import load_part, read_finished
 from qkprism.verbs.decompose import Recipe
 
 if TYPE_CHECKING:

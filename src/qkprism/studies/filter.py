@@ -22,7 +22,7 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features
 from qkprism.results.projections import Projections
 from qkprism.results.scores import HeadScores
-from qkprism.store import Parts, check_study, load_part, read_finished
+from qkprism.runs.store import Parts, check_study, load_part, read_finished
 from qkprism.studies.categories import (
     CATEGORIES,
     FIVE,

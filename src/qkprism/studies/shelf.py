@@ -32,7 +32,7 @@ from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
 from qkprism.results.stored import Result
 from qkprism.results.validation import TruthCheck, Validation
-from qkprism.store import Parts
+from qkprism.runs.store import Parts
 from qkprism.studies.jobs import job_of
 from qkprism.studies.shelf_pass import Proof, Sums, factors_of, first_pass, second_pass
 from qkprism.studies.shelf_result import ERRORS, KIND, RIGHT, TABLE, Shelf, ShelfRow, part_folder

@@ -46,7 +46,7 @@ from qkprism.results.effects import Effects
 from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
 from qkprism.results.validation import Validation
-from qkprism.store import Unfinished
+from qkprism.runs.store import Unfinished
 from qkprism.subspaces.comparison import Comparison
 from qkprism.subspaces.spaces import Spaces
 from qkprism.verbs.decompose import layer_moments

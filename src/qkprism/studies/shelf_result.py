@@ -19,7 +19,7 @@ from qkprism.errors import QKPrismError
 from qkprism.heads import Head, HeadLike
 from qkprism.results.features import Features
 from qkprism.results.stored import ResultTable
-from qkprism.runs import MANIFEST, json_value, read_manifest
+from qkprism.runs.folder import MANIFEST, json_value, read_manifest
 from qkprism.subspaces.spaces import Spaces
 
 if TYPE_CHECKING:

@@ -225,7 +225,7 @@ def _head_conditions(
         real, separable = _subspaces(shared, directions, method, groups)
         if not separable:
             notes.append(f"{head}: {method} has no joint projectors, so each feature is moved by its own projector.")
-        if method != "raw":
+        if method != "raw" and len(ranks) > 1:
             notes += stretch_notes(head, {name: space.projector for name, space in real.items() if name in ranks})
         found |= {Condition("feature", name, method): space for name, space in real.items()}
         for draw in range(len(next(iter(shuffled.values())))):

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
-from qkprism.runs import MANIFEST, check_place, json_value, of_another_version, read_run, write_run
+from qkprism.runs.folder import MANIFEST, check_place, json_value, of_another_version, read_run, write_run
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.stack import Protocol
 from qkprism.toy.task import Maps

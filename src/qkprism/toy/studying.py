@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from qkprism.errors import QKPrismError
-from qkprism.files import is_unused, path_of
-from qkprism.runs import json_value
-from qkprism.store import Parts
+from qkprism.runs.files import is_unused, path_of
+from qkprism.runs.folder import json_value
+from qkprism.runs.store import Parts
 from qkprism.toy.cells import Cell, ToyHead, paper_grid, untrained
 from qkprism.toy.clouds import Point, clouds
 from qkprism.toy.contrasts import Sampling

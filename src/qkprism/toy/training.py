@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from qkprism.errors import QKPrismError
-from qkprism.store import Unfinished
+from qkprism.runs.store import Unfinished
 from qkprism.toy.bank import Deal, deal
 from qkprism.toy.cells import Cell, ToyHead
 from qkprism.toy.stack import Protocol, Stack, evaluate, largest_rank, one_core_each, protocol_named

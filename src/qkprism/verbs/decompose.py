@@ -38,7 +38,7 @@ from qkprism.options import (
 from qkprism.progress import bar
 from qkprism.results.features import Features, LayerMoments
 from qkprism.results.scores import HeadScores
-from qkprism.store import Unfinished, check_checkpoint
+from qkprism.runs.store import Unfinished, check_checkpoint
 from qkprism.verbs.inputs import Contrasts, Heads, heads_of, named_contrasts
 
 TWINS_OF: dict[Preset, Reading] = {"paper": "paired", "paper-code": "matched"}

@@ -22,7 +22,7 @@ from qkprism.models.model import Model
 from qkprism.options import by_name, show
 from qkprism.results.features import Features
 from qkprism.results.scores import HeadScores
-from qkprism.store import Unfinished
+from qkprism.runs.store import Unfinished
 
 AnySource = Model | VectorSource
 Place = str | os.PathLike[str]  # of a contrast's file

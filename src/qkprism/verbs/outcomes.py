@@ -30,7 +30,7 @@ from qkprism.progress import Progress, bar
 from qkprism.ranks import out_of_memory
 from qkprism.ranks import ranks as this_rank
 from qkprism.results.effects import Edited, Effects
-from qkprism.store import Unfinished
+from qkprism.runs.store import Unfinished
 from qkprism.verbs.aims import ANSWER, Aim, things_of
 from qkprism.verbs.plan import EditPlan
 

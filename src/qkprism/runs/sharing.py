@@ -17,11 +17,11 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from qkprism.catalogue import choices_of, damages, entry_of
+from qkprism.runs.catalogue import choices_of, damages, entry_of
 from qkprism.errors import QKPrismError
-from qkprism.files import is_unused, path_of, whole_folder, write_text
-from qkprism.runs import MANIFEST, read_manifest
-from qkprism.store import STUDY
+from qkprism.runs.files import is_unused, path_of, whole_folder, write_text
+from qkprism.runs.folder import MANIFEST, read_manifest
+from qkprism.runs.store import STUDY
 
 HUB = "hf://"
 CARD = "README.md"

@@ -19,7 +19,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from qkprism.errors import QKPrismError
-from qkprism.files import (
+from qkprism.runs.files import (
     file_digest,
     is_left_over,
     part_of,

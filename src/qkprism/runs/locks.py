@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from qkprism.errors import QKPrismError
-from qkprism.files import remove_left_overs, writing
+from qkprism.runs.files import remove_left_overs, writing
 from qkprism.ranks import is_first
 
 fcntl: Any

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from qkprism.errors import QKPrismError
-from qkprism.files import file_digest, is_left_over, path_of
-from qkprism.runs import MANIFEST, read_manifest, remove_run
-from qkprism.store import STUDY
+from qkprism.runs.files import file_digest, is_left_over, path_of
+from qkprism.runs.folder import MANIFEST, read_manifest, remove_run
+from qkprism.runs.store import STUDY
 
 _DEPTH = 6
 KEPT, TEXTS, SCORES = "kept.json", "contrast.jsonl", f"heads/{MANIFEST}"  # that stand beside a run, for its page

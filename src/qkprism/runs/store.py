@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qkprism.errors import QKPrismError
-from qkprism.files import is_unused, path_of, remove_left_overs, write_text
+from qkprism.runs.files import is_unused, path_of, remove_left_overs, write_text
 from qkprism.memory import give_back
 from qkprism.packing import bytes_of, values_of
 from qkprism.ranks import exchanged, in_turn, is_first, of_first, wait
-from qkprism.runs import MANIFEST, Tensors, check_place, json_value, read_manifest, read_run, remove_run, write_run
-from qkprism.stopping import Stopped, saving
+from qkprism.runs.folder import MANIFEST, Tensors, check_place, json_value, read_manifest, read_run, remove_run, write_run
+from qkprism.runs.stopping import Stopped, saving
 
 STUDY = "study.json"
 CHECKPOINT = "checkpoint"
