@@ -85,6 +85,9 @@ def features_in_words(features: Features, varying: Sequence[str] = ()) -> list[s
     told = []
     for name in features.contrasts[:3]:
         best = next(one for one in features.by_evidence() if one.contrast == name)
+        if math.isnan(q[name, best.head]):
+            told.append(f"{name} could not be tested: give more examples.")
+            continue
         told.append(
             f"{name} is surest in {best.head}: {best.evidence} (q {told_p(q[name, best.head])}). "
             f"Its first direction holds in {counts[name]}."
