@@ -1,7 +1,7 @@
 # %% [markdown]
 # # From a question to a figure
 #
-# Which heads look at what followed the same word before, and what do they go by? Ten lines, the default model, a CPU.
+# Which heads look at what followed the same word before, and what do they rely on? Ten lines, the default model, a CPU.
 
 # %%
 import qkprism as qk

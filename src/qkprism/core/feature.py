@@ -164,7 +164,8 @@ class Feature(Frozen):
         if self.rank_heldout is None:
             return "not tested: fewer than one group of examples a fold"
         if self.rank_heldout > 0:
-            return f"{self.rank_heldout} of {self.d_head} directions hold on held-out examples"
+            hold = "holds" if self.rank_heldout == 1 else "hold"
+            return f"{self.rank_heldout} of {self.d_head} directions {hold} on held-out examples"
         late = self._late_direction()
         told = [f"no leading direction holds by itself (t = {float(self.spectrum.t[0]):.1f})", *late]
         if not math.isnan(self.gap_t):

@@ -62,7 +62,7 @@ def heads_in_words(scores: HeadScores) -> list[str]:
         rest = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
         told.append(f"Next come {', '.join(others[:NAMED])}{rest}.")
     told += hardly_attending(scores, scores.heads[:1])
-    return [*told, "This says where heads look, not what they go by: that is `qkprism decompose`."]
+    return [*told, "This says where heads look, not what they rely on: that is `qkprism decompose`."]
 
 
 def hardly_attending(scores: HeadScores, heads: Iterable[Head]) -> list[str]:
