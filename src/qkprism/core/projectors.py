@@ -19,7 +19,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from qkprism.core.feature import Feature
-from qkprism.core.metrics import MetricRoot, factor, identity_like
+from qkprism.core.metrics import MetricRoot, factor
 from qkprism.errors import QKPrismError
 from qkprism.heads import Head
 
@@ -166,13 +166,7 @@ def stretch_notes(head: Head, projectors: Mapping[str, Float64[Tensor, "d_head d
 
 
 def joint_projectors(features: Sequence[Feature], *, queries: bool = False) -> Joint:
-    """The joint oblique projectors of several features of the same head and metric, on keys or on queries.
-
-    One feature has no others to be told from. Its projector is orthogonal: that of its metric knows the marked keys
-    alone, and makes much of any other key's noise.
-    """
-    if len(features) == 1:
-        return Joint({features[0].contrast: _alone(features[0], queries=queries)}, 1.0)
+    """The joint oblique projectors of several features of the same head and metric, on keys or on queries."""
     shared, head = shared_factor(features), features[0].head
     if queries:
         found, condition = oblique(shared.dual, [query_columns(f, shared) for f in features])
@@ -186,12 +180,6 @@ def joint_projectors(features: Sequence[Feature], *, queries: bool = False) -> J
     else:
         why = "its features' directions depend on each other"
     return Joint(None, condition, f"{head} has no joint projectors: {why}. Give lower ranks: features.with_rank(...).")
-
-
-def _alone(feature: Feature, *, queries: bool) -> Subspace:
-    """The leading directions of dC in the head's own coordinates."""
-    left, _, right = torch.linalg.svd(feature.covariance)
-    return orthogonal(factor(identity_like(feature.metric)), (left if queries else right.mT)[:, : feature.rank])
 
 
 def span_projector(features: Sequence[Feature]) -> Float64[Tensor, "d_head d_head"]:
