@@ -51,7 +51,6 @@ MODEL, LENGTH = "smollm2", 256
 ROW = 4096
 WRITTEN = 1  # seed of the text for the signature
 Layers = Mapping[int, HeadMeans]
-RowVisit = Callable[[AttentionCall, Rotation | None, Kinds, int], None]
 
 
 def main() -> None:

@@ -109,7 +109,13 @@ def test_binding__command_prints_a_table_or_json_and_writes_page_and_figures(fin
     monkeypatch.setattr("qkprism.figures.saving.find_spec", lambda _: None)
     folder = ["--pairs", "3", "--save", str(place)]
     _command(["binding", "--preset", "qwen3-4b", "--phrasing", "cloze", "--size", "quick", *folder], monkeypatch)
-    assert asked == [("Qwen/Qwen3-4B-Instruct-2507", {"dtype": "bfloat16", "device": None, "device_map": None})]
+    options = {
+        "dtype": "bfloat16",
+        "device": None,
+        "device_map": None,
+        "quiet": True,
+    }  # the command names the model itself
+    assert asked == [("Qwen/Qwen3-4B-Instruct-2507", options)]
     told = capsys.readouterr().out
     assert "figures as .html" in told
     assert "sentences more with --wide" in told

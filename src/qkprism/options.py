@@ -116,9 +116,12 @@ class Outcome:
         choice(self.kind, OUTCOMES, "an outcome")
         if self.rows not in ("query", "all"):
             raise QKPrismError(f"rows={show(self.rows)} is not known. Use 'query' or 'all'.")
+        if not isinstance(self.together, bool):
+            raise QKPrismError(f"together={show(self.together)} is neither True nor False.")
         if self.kind == "attention" and (self.rows, self.together) != ("query", True):
             raise QKPrismError(
-                "together and rows are of outcome='logits': attention is told of every head by itself, at the query."
+                "Editing heads one by one, or in all rows, is of the outcome `logits`: attention is told of every head "
+                "by itself, at the query."
             )
 
 

@@ -77,7 +77,7 @@ def explain(
     """
     top = whole_number(top, "top", 1)
     found_atlas = atlas_for(model, atlas, progress=progress)
-    ids, written, marked, wanted = _encode(model, text)
+    ids, written, marked, wanted = _encode(model, text, named=query is not None)
     tokens = tuple(shown(model, one) for one in ids)
     at = marked if query is None else _place(query, model, written, tokens, tokens, "query")
     to = wanted if key is None else _place(key, model, written, tokens, tokens[: at + 1], "key")
@@ -200,14 +200,14 @@ def _best_keys(row: HeadRow, most: int) -> list[int]:
     return order or [0]
 
 
-def _encode(model: Model, text: str | Text) -> tuple[tuple[int, ...], str, int, int | None]:
+def _encode(model: Model, text: str | Text, *, named: bool) -> tuple[tuple[int, ...], str, int, int | None]:
     """Tokens, the text without marks, the query's place, and the marked key's if there is one."""
     if model.tokenizer is None:
         raise QKPrismError(f"{model.name} has no tokenizer. Load it as (model, tokenizer).")
     if not isinstance(text, str | Text):
         raise QKPrismError(f"{show(text)} is not a text.")
     marked = Text.parse(text) if isinstance(text, str) else text
-    encoded = encode_text(model.tokenizer, marked, causal=model.is_causal)
+    encoded = encode_text(model.tokenizer, marked, causal=model.is_causal or named)  # an encoder's has no last one
     check_length(model, len(encoded.ids), "the text")
     check_ids(model, encoded.ids, "the text")
     keys = [key.position for key in encoded.keys]
@@ -219,8 +219,6 @@ def _place(name: TokenName, model: Model, written: str, tokens: Sequence[str], f
 
     Of several tokens it is the last of `first`, or else the last of all; of a word of several tokens, their last.
     """
-    if isinstance(name, str) and name.removeprefix("-").isdecimal() and name not in map(str.strip, tokens):
-        name = int(name)
     if isinstance(name, int) and not isinstance(name, bool):
         if -len(tokens) <= name < len(tokens):
             return name % len(tokens)
@@ -233,6 +231,8 @@ def _place(name: TokenName, model: Model, written: str, tokens: Sequence[str], f
                 return places[-1]
     if name.strip() and (found := _ends(name, model, written)):
         return max((place for place in found if place < len(first)), default=found[-1])
+    if name.removeprefix("-").isdecimal():
+        return _place(int(name), model, written, tokens, first, what)
     some = " ".join(f"{place}:{token!r}" for place, token in enumerate(tokens[:LISTED]))
     more = f" and {len(tokens) - LISTED} more" if len(tokens) > LISTED else ""
     raise QKPrismError(f"{what}={name!r} is not in the text. Its tokens are {some}{more}.")

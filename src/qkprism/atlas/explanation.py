@@ -38,6 +38,7 @@ THREE = STAGES.index("+ asked position")
 NAMED = "+ named"  # the stage of the features that are told of a row
 EVEN = 0.1  # logits: a smaller lead is none
 RESTS = 0.5  # attention on the first token from which a sentence says so
+EXACT = 1e-9
 ROUNDED = 0.05  # logits: less reads 0.0
 FRAME = "width: 100%; height: 620px; border: 0"  # of the page in a notebook
 
@@ -213,7 +214,8 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
             if abs(of_edge[name]) <= float(drawn.abs().amax()):
                 of_edge[REST] += of_edge.pop(name)
     height = sum(shares.values())
-    sign = 1 if height >= 0 else -1
+    deciding = lead_shares if float(level[key]) == 1 else shares  # a key that is the mean itself has no height
+    sign = 1 if sum(deciding.values()) >= 0 else -1
     edge = Edge(
         head=row.head,
         query=query,
@@ -222,7 +224,7 @@ def edge_of(row: HeadRow, query: int, key: int, tokens: Sequence[str]) -> Edge:
         resting=float(row.attention[0]),
         height=height,
         shares=shares,
-        decides=max(shares, key=lambda name: sign * shares[name]),
+        decides=max(deciding, key=lambda name: sign * deciding[name]),
         rival=rival,
         lead=sum(lead_shares.values()),
         lead_shares=lead_shares,
@@ -259,21 +261,27 @@ def _over(values: Float64[Tensor, "*draw token"], key: int, rival: int | None) -
 
 def sentence_of(edge: Edge, tokens: Sequence[str]) -> str:
     """Three short sentences, made from the numbers of the edge and nothing else."""
-    query, key = (_told(tokens, place) for place in (edge.query, edge.key))
-    rest = f"; the first token has {edge.resting:.2f}" if edge.resting >= RESTS and edge.key else ""
-    start = f"{edge.head} attends from {query} to {key} ({edge.attention:.2f}{rest})"
+    key = f"{edge.attention:.2f}"
+    if _again(tokens, edge.key):
+        key = f"token {edge.key}, {key}"
+    if edge.resting >= RESTS and edge.key:
+        key = f"{key}; the first token has {edge.resting:.2f}"
+    query = f" (token {edge.query})" if _again(tokens, edge.query) else ""
+    start = f"{edge.head} attends from {_read(tokens[edge.query])}{query} to {_read(tokens[edge.key])} ({key})"
     if edge.rival is None:
         return f"{start}: it sees nothing else."
+    if not any(abs(share) > EXACT for share in edge.shares.values()):
+        why = "because of" if edge.lead >= 0 else "in spite of"
+        return f"{start} {why} {_word(edge.decides)}. {_lead_words(edge, tokens)}"
     why, side = ("because of", "above") if edge.height >= 0 else ("in spite of", "below")
     told = [edge.decides, *_second(edge.shares, edge.decides)]
     height = f"{_read(tokens[edge.key])} stands {abs(edge.height):.1f} logits {side} the mean token"
     return f"{start} {why} {_word(edge.decides)}. {height}: {_parts(edge.shares, told)}. {_lead_words(edge, tokens)}"
 
 
-def _told(tokens: Sequence[str], place: int) -> str:
-    """A token as text, with its number where another reads the same."""
-    again = f" (token {place})" if [token.strip() for token in tokens].count(tokens[place].strip()) > 1 else ""
-    return f"{_read(tokens[place])}{again}"
+def _again(tokens: Sequence[str], place: int) -> bool:
+    """Whether another token reads the same."""
+    return [token.strip() for token in tokens].count(tokens[place].strip()) > 1
 
 
 def _read(token: str) -> str:
@@ -292,9 +300,9 @@ def _lead_words(edge: Edge, tokens: Sequence[str]) -> str:
 
 
 def _parts(shares: Mapping[str, float], told: Sequence[str]) -> str:
-    """Some parts by name, and all others together, so that what is told adds up."""
+    """Some parts by name, and all others together, so that the numbers as they are printed add up."""
     parts = [f"{_word(name)} {shares[name]:+.1f}" for name in told]
-    rest = sum(share for name, share in shares.items() if name not in told)
+    rest = round(sum(shares.values()), 1) - sum(round(shares[name], 1) for name in told)
     return ", ".join([*parts, f"all else {rest:+.1f}"] if abs(rest) >= ROUNDED else parts)
 
 

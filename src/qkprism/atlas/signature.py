@@ -13,9 +13,10 @@ puts queries and keys together, queries from one half and keys from the other, a
     lift = mean over tokens a of  match(mean query of a, mean key of a),   in logits above the mean key
 
 Once the key of a is one whose own token is a (its copy), and once one whose token before is a (what followed its copy).
-A head is induction-like by as much as the second lift exceeds the first; from `LIKE` logits on it is called so. It is a
-score beside the attention that was measured, not a verdict. A head at rest, which gives the first token `AT_REST` of
-its attention or more, has none: what its queries ask for they hardly ever get.
+A head is induction-like by as much as the second lift exceeds the first (or 0, where copies are not lifted); from
+`LIKE` logits on it is called so. It is a score alongside the attention that was measured, not a verdict. A head at
+rest, which gives the first token `AT_REST` of its attention or more, has none: what its queries ask for they hardly
+ever get.
 """
 
 from __future__ import annotations
@@ -200,6 +201,8 @@ def lift(
     half: Int64[Tensor, " kept"],
 ) -> Float[Tensor, " head"]:
     """The mean match of queries and keys of one class above the mean key, across halves; NaN where none meet."""
+    if len(half.unique()) < 2:
+        return torch.full((len(query),), torch.nan)
     _, both = torch.cat([query_class, key_class]).unique(return_inverse=True)
     classes, count = both.view(2, -1), int(both.max()) + 1
     total, weights = torch.zeros(len(query)), torch.zeros(())

@@ -152,7 +152,8 @@ class Features(Mapping[tuple[str, Head], Feature]):
     @property
     def notes(self) -> tuple[str, ...]:
         """What to be careful about in any of the features, or in their joint projectors, each once."""
-        joint = [note for head in self.heads for note in stretch_notes(head, self.joint(head).projectors)]
+        several = self.heads if len(self.contrasts) > 1 else ()
+        joint = [note for head in several for note in stretch_notes(head, self.joint(head).projectors)]
         return tuple(dict.fromkeys([*(note for feature in self.values() for note in feature.notes), *joint]))
 
     def joint(self, head: HeadLike) -> Joint:

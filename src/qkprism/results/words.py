@@ -96,7 +96,7 @@ def features_in_words(features: Features, varying: Sequence[str] = ()) -> list[s
         told.append(f"{len(features.contrasts) - 3} more contrasts are in the table.")
     frame = features.to_frame()
     stretched = frame[frame["stretch"] > STRETCHED]
-    if len(stretched):
+    if len(stretched) and len(features.contrasts) > 1:
         heads = list(dict.fromkeys(stretched["head"]))
         more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
         told.append(

@@ -59,10 +59,13 @@ class Comparison:
         checked_seed(self.seed)
         whole_number(self.draws, "draws", 1)
         if self.methods is not None:
-            names_in(self.methods, "methods")
-        for group in by_name(self.groups or {}, "groups").values():
-            names_in(group, "groups")
+            object.__setattr__(self, "methods", named_methods(names_in(self.methods, "methods")))
+        if self.groups is not None:
+            groups = {name: tuple(names_in(group, "groups")) for name, group in by_name(self.groups, "groups").items()}
+            object.__setattr__(self, "groups", groups)
         names_in(by_name(self.labels or {}, "labels").values(), "labels")
+        if self.item is not None and not isinstance(self.item, str):
+            raise QKPrismError(f"item={show(self.item)} is not the name of a label.")
 
 
 def checked_comparison(compare: Any) -> Comparison:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+
+from torch import Tensor
 
 from qkprism.capture.source import Site, sites_of
 from qkprism.contrasts import Contrast
@@ -63,6 +66,8 @@ class EditPlan:
             **provenance_of_run(model, features),
             "contrast": examples.name if isinstance(examples, Contrast) else None,
             "edit": {"kind": edit.kind, "side": edit.side, "amount": edit.amount, "direction": edit.direction},
+            "vectors": {str(head): _digest(edit.vector_of(head)) for head in chosen},
+            "methods": list(methods_of(features, compare.methods, swaps=edit.kind == "swap")),
             "outcome": outcome.kind,
             "together": outcome.together,
             "rows": outcome.rows,
@@ -99,6 +104,13 @@ def conditions_of(
         )  # fmt: skip
         found |= {head: of_layer[head] for head in site.heads}
     return found
+
+
+def _digest(vector: Tensor | None) -> str:
+    """By which a job that goes on knows the vector of its edit."""
+    return (
+        "" if vector is None else blake2b(vector.detach().cpu().double().numpy().tobytes(), digest_size=8).hexdigest()
+    )
 
 
 def _check_edit(edit: Edit, features: Features, heads: Sequence[Head]) -> None:
