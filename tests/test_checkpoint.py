@@ -197,6 +197,9 @@ class Passes:
         return work(), self.count
 
 
+OTHER_METHODS = {"validate": {"methods": ["raw"]}, "intervene": {"compare": qk.Comparison(methods=["raw"])}}
+
+
 @pytest.mark.parametrize("verb", ["validate", "intervene"])
 def test_readers__go_on_where_a_pass_was_killed_and_read_what_was_kept(verb, tmp_path, monkeypatch):
     model = load("llama")
@@ -218,5 +221,6 @@ def test_readers__go_on_where_a_pass_was_killed_and_read_what_was_kept(verb, tmp
         assert rest == n - killed
         saved = [one.save(tmp_path / f"{killed}-{name}") for one, name in ((whole, "whole"), (again, "again"))]
         assert saved[0].joinpath("manifest.json").read_bytes() == saved[1].joinpath("manifest.json").read_bytes()
-        with pytest.raises(QKPrismError, match="checkpoint of another job"):
-            run(place, heads=HEADS[:1])
+        for other in ({"heads": HEADS[:1]}, OTHER_METHODS[verb]):
+            with pytest.raises(QKPrismError, match="checkpoint of another job"):
+                run(place, **other)
