@@ -154,7 +154,7 @@ function balance(found) {
       row.predictor, (row.auc ?? 0).toFixed(2), (row.error ?? 0).toFixed(2),
       !row.tells ? "does not tell" : found.declared.includes(row.predictor) ? "tells, as declared" : "tells the sides apart",
     ]), { best: (i) => found.balance[i].tells }),
-    hint("How often this alone ranks a positive key above a negative one: 0.5 is a coin, 1 gives the answer away."),
+    hint("How often this alone ranks a positive key above a negative one: 0.5 is a coin toss, 1 gives the answer away."),
   ];
 }
 

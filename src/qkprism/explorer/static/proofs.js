@@ -37,7 +37,7 @@ function panel(title, feature, values, lines) {
     svg("text", { x: AT_LEFT - 4, y: y(high) + 8, class: "tick-text", "text-anchor": "end", text: high.toPrecision(2) }),
     svg("text", { x: AT_LEFT - 4, y: y(0) + 3, class: "tick-text", "text-anchor": "end", text: "0" }),
     svg("text", { x: (AT_LEFT + WIDTH_OF) / 2, y: HEIGHT_OF - 8, class: "tick-text", "text-anchor": "middle", text: `direction, 1 to ${values.length}` })),
-  el("figcaption", { class: "hint", text: title === "strength" ? "Strength; lines: the highest that random signs reach, and (dashed) sides dealt anew." :
+  el("figcaption", { class: "hint", text: title === "strength" ? "Strength; lines: the highest that random signs reach, and (dashed) reshuffled labels." :
     "Held-out t; the line is what chance does not reach." }));
 }
 
