@@ -43,6 +43,7 @@ from qkprism.atlas.signature import AT_ONCE, LIKE, run_windows, signature
 from qkprism.atlas.sums import KINDS, Kinds, LayerSums, add_call, empty_sums
 from qkprism.atlas.survey import survey
 from qkprism.atlas.windows import WindowBatch, Windows, cut, documents_of, written_by
+from qkprism.core.row_split import PARTS
 from qkprism.heads import Head
 from qkprism.models.calls import AttentionCall
 from qkprism.models.rotation import Rotation
@@ -58,7 +59,7 @@ def main() -> None:
     parser.add_argument("--corpora", nargs="*", type=Path, default=[], help="two; for the signature any number")
     parser.add_argument("--windows", type=int, default=192, help="of each corpus; a quarter is held out")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--only", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--atlas", type=Path, help="one at hand, for explain; without it a small one is made")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -68,7 +69,7 @@ def main() -> None:
         return
     for name in arguments.only:
         print(f"\n{name}", flush=True)
-        PARTS[name](arguments)
+        JOBS[name](arguments)
 
 
 def windows_of(model: qk.Model, corpus: Path, most: int) -> Windows:
@@ -208,8 +209,7 @@ def agreements(model: qk.Model, windows: Windows, means: Mapping[str, Layers]) -
         for title, rank in RANKS.items():
             values = {}
             for name, rows in split.items():
-                logits = rows.split.parts()[4] if rank is None else rows.match(rank)
-                values[name] = within_rows(logits, seen)
+                values[name] = within_rows(match_of(rows, rank), seen)
             for pair in ("ab", "ac"):
                 one, other = values[pair[0]], values[pair[1]]
                 terms = [(x * y).sum((0, 2, 3)).double() for x, y in ((one, other), (one, one), (other, other))]
@@ -223,6 +223,15 @@ def agreements(model: qk.Model, windows: Windows, means: Mapping[str, Layers]) -
             layers = [value for (p, t, _), value in sums.items() if (p, t) == (pair, title)]
             found[pair][title] = torch.cat([x[0] / (x[1] * x[2]).sqrt() for x in layers])
     return found
+
+
+def match_of(rows: RotatedRows, rank: int | None) -> Tensor:
+    """The whole match of some rows, or that of the first directions."""
+    parts = rows.split.parts()
+    if rank is None:
+        return parts[PARTS.index("match")]
+    stages = dict(zip(STAGES, rows.stages(parts), strict=True))
+    return stages[f"+ match {rank}"] - stages["+ asked position"]
 
 
 def within_rows(logits: Tensor, seen: Tensor) -> Tensor:
@@ -344,7 +353,7 @@ def made_atlas(corpus: Path, folder: Path) -> Path:
     return place
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+JOBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "cost": cost,
     "coverage": coverage,
     "match": match,
