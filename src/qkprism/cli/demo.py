@@ -53,7 +53,7 @@ def demo(
     for feature in features.by_evidence()[:6]:
         typer.echo(f"  {feature.head} {feature.contrast}: {feature.evidence} (p {told_p(feature.p)})")
     typer.echo("  Directions that hold are the evidence; to tell two genders apart one is enough.")
-    _say("3. Where does every head look on plain text? Surveyed once, on text that the model writes (about a minute), and kept.")
+    _say("3. Where does every head look on plain text? Surveyed once, on its own text, and kept: about a minute.")
     why = qk.explain(loaded, PROMPT, key=ANSWER, features=features)
     _say(f'4. Why do they attend to "{ANSWER}" in a prompt of our own?')
     typer.echo(f'  "{PROMPT}"')
